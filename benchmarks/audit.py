@@ -49,7 +49,7 @@ def replicas(root: Path, settings: SampleSettings) -> list[Path]:
 
 
 def measured(run: Callable[[], Any], times: int) -> tuple[float, float]:
-    """(seconds, processor seconds), each the least."""
+    """(seconds, processor seconds), the least of each."""
     times_taken = []
     for _ in range(times):
         wall, processor = time.monotonic(), time.process_time()

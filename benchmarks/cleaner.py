@@ -57,7 +57,7 @@ CLEANER_THREAD = "kafka-log-clean"
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """Of one way to compact the log to the end. MB are Kafka's: 2^20 bytes."""
+    """One way to compact the log to the end. MB are Kafka's: 2^20 bytes."""
 
     passes: int
     seconds: float
@@ -79,7 +79,7 @@ def fill(cluster: Cluster, java: JavaClient, arguments: argparse.Namespace) -> N
     text = os.urandom(1 << 20).hex().encode()
     size = arguments.value_bytes
     for n in range(2 * arguments.keys):
-        # The second round comes in another order: neighbours do not stay together.
+        # The second round comes in another order, so that neighbours do not stay together.
         key = n if n < arguments.keys else (n * 7_368_787) % arguments.keys
         start = (n * 977) % (len(text) - size)
         while True:
@@ -152,7 +152,7 @@ def cleaned_by_broker(broker: Broker, java: JavaClient, bootstrap: str) -> Measu
 
 
 def after_topic(text: str) -> str:
-    """Only the summaries of our partition."""
+    """Only the summaries of the benchmark's partition."""
     parts = re.split(r"Log cleaner thread \d+ cleaned log ", text)[1:]
     return "\n".join(part for part in parts if part.startswith(f"{TOPIC}-0 "))
 
@@ -284,7 +284,7 @@ def measure(distribution: Distribution, root: Path, arguments: argparse.Namespac
 
 
 def summary(way: Measured, megabytes: float, ways: Mapping[str, Measured]) -> dict[str, object]:
-    """A core's throughput: MB of the log for each processor second, however often the log was gone over."""
+    """A core's throughput: MB of the log per processor second, however many passes were needed."""
     return {
         "passes": way.passes, "seconds": round(way.seconds, 2), "processor_seconds": round(way.processor_seconds, 2),
         "peak_mb": way.peak_bytes >> 20, "mb_after": way.bytes_after >> 20,

@@ -48,22 +48,22 @@ WATCHED = tuple(number for number in BROKERS if number != AWAY)
 SEGMENT_BYTES = 1 << 20
 RETENTION_MS = 60_000
 MARGINS = ("--poll-ms", "1000", "--effect-ms", "20000")
-"""For an outage of a minute instead of a day, on a machine that does it all."""
+"""For an outage of a minute instead of a day, on a machine that runs everything."""
 KAFKAS_BACKOFF_MS = 15_000
 QUIET_SECONDS = 20.0
-"""Nothing rewritten for so long, which is longer than a cleaner sleeps: passes that were under way have ended."""
+"""Nothing rewritten for this long, which is longer than a cleaner sleeps, shows that passes under way have ended."""
 SECONDS_MAX = 900
 DELETE_EVERY = 101
-"""One record of so many is a tombstone, in every partition: who misses values alone needs no hold."""
+"""One record in this many is a tombstone, in every partition: a replica that misses only values needs no hold."""
 FILLED = 4
-"""Every key was written so often before anything is measured."""
+"""Every key was written this often before anything is measured."""
 SAMPLE_SECONDS = 0.2
 ASK_SECONDS = 0.01
 VALUES = os.urandom(4 << 20)
 
 
 class Traffic:
-    """Writes at a steady rate from a thread of its own. `written` counts bytes of keys and values."""
+    """Writes at a steady rate from its own thread. `written` counts bytes of keys and values."""
 
     def __init__(self, bootstrap: str, arguments: argparse.Namespace) -> None:
         self.written = 0
@@ -87,7 +87,7 @@ class Traffic:
         while not self._ended.wait(0.1):
             due = (time.monotonic() - started) * self._arguments.mb_per_second * MB
             while self.written < due:
-                # Every key comes as often as any other, and neighbours in the log do not stay together.
+                # Every key comes equally often, and neighbours in the log do not stay together.
                 key = b"key-%08d" % (number * 7_368_787 % self._arguments.keys)
                 begin = number * 977 % (len(VALUES) - size)
                 value = None if number % DELETE_EVERY == 0 else VALUES[begin : begin + size]
@@ -102,7 +102,7 @@ class Sample:
     moment: float
     written: int
     disk: Mapping[int, int]
-    """Bytes of the log of every watched broker."""
+    """Bytes of the log on every watched broker."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -119,7 +119,7 @@ class Seen:
 
 
 def segments(broker: Broker) -> dict[str, os.stat_result]:
-    """Closed ones, by partition and base offset. One that vanishes under our eyes is not there."""
+    """Closed segments, by partition and base offset; leaves out one that vanishes meanwhile."""
     closed: dict[str, os.stat_result] = {}
     for folder in sorted(broker.log_dir.glob(f"{TOPIC}-*")):
         for path in sorted(folder.glob("*.log"))[:-1]:
@@ -171,7 +171,7 @@ def watching(cluster: Cluster, traffic: Traffic) -> Iterator[Seen]:
 
 
 def growth(samples: Sequence[Sample]) -> float:
-    """Bytes that a broker's log grew by for each byte written. A line, for between passes every log grows."""
+    """Bytes by which a broker's log grew for each byte written. Fits a line, because between passes every log grows."""
     written = [sample.written for sample in samples]
     slopes = [statistics.linear_regression(written, [s.disk[number] for s in samples]).slope for number in WATCHED]
     return statistics.mean(slopes)
@@ -179,7 +179,7 @@ def growth(samples: Sequence[Sample]) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
-    """Of one broker when it is released: what is dirty, and where its cleaner has to get to."""
+    """Of one broker at the release: what is dirty, and where its cleaner has to get to."""
 
     dirty_bytes: int
     ends: Mapping[str, int]
@@ -204,19 +204,19 @@ def backlog(broker: Broker) -> Backlog:
 
 
 def passes(broker: Broker, begin_at: int) -> list[tuple[float, float]]:
-    """(MB, seconds) of the cleaner's own summaries, from that place of what the broker said on."""
+    """(MB, seconds) from the cleaner's own summaries, from that position in the broker's log on."""
     summaries = PROCESSED.findall(broker.said()[begin_at:])
     return [(float(mb.replace(",", "")), float(seconds.replace(",", ""))) for mb, seconds, _ in summaries]
 
 
 def pace(summaries: Sequence[tuple[float, float]]) -> float:
-    """MB for a second of passes; 0 without any."""
+    """MB per second of passes; 0 if there are none."""
     seconds = sum(seconds for _, seconds in summaries)
     return sum(mb for mb, _ in summaries) / seconds if seconds else 0.0
 
 
 class Held:
-    """When each broker said first that it has the hold: asked by us, over and over, each on its own connection."""
+    """When each broker first confirmed the hold: asked repeatedly, each on its own connection."""
 
     def __init__(self, bootstrap: str) -> None:
         self.since: dict[int, float] = {}
@@ -245,7 +245,7 @@ class Held:
 
 
 def changes(root: Path, *, hold: bool) -> list[Change]:
-    """Of the journal: those that hold the topic, or those that take the hold back."""
+    """From the journal: changes that hold the topic, or those that release it."""
     with Journal.open(root / "guard.sqlite", cluster_id=None) as journal:
         ended = [change for change in journal.changes(topic=TOPIC) if change.ended_ms is not None]
     return [change for change in ended if dict(change.new if hold else change.old) == dict(HOLD)]
@@ -259,7 +259,7 @@ def confirmed_ms(root: Path) -> int | None:
 
 
 class Run:
-    """One version, phase by phase; `figures` is what came of it."""
+    """One version, phase by phase; `figures` has the results."""
 
     def __init__(
         self, cluster: Cluster, root: Path, arguments: argparse.Namespace, traffic: Traffic, seen: Seen
@@ -274,7 +274,7 @@ class Run:
         self._before: dict[int, int] = {}
 
     def steady(self) -> None:
-        """As it is without a hold, once the cleaners have been over everything."""
+        """Without a hold, once the cleaners have been over everything."""
         tell("writing, until the cleaners have been at every partition")
         brokers = [self.cluster.brokers[number] for number in WATCHED]
         names = {f"{TOPIC}-{number}" for number in range(self.arguments.partitions)}
@@ -325,7 +325,7 @@ class Run:
         return time.time() - newest > QUIET_SECONDS
 
     def stay(self) -> None:
-        """Under the hold, with as much traffic as ever."""
+        """Under the hold, with the same traffic."""
         tell(f"{self.arguments.held_seconds} s under the hold")
         begin, before = time.time(), {number: hashes(self.cluster.brokers[number]) for number in WATCHED}
         time.sleep(self.arguments.held_seconds)
@@ -364,7 +364,7 @@ class Run:
         self.figures["disk_caught_up_to_before"] = round(after / max(self._before.values()), 2)
 
     def _caught_up(self, backlogs: Mapping[int, Backlog], released: float) -> dict[int, float]:
-        """Seconds until each cleaner was over all that was closed when it was let go."""
+        """Seconds until each cleaner had been over everything that was closed at the release."""
         seconds: dict[int, float] = {}
 
         def done() -> bool:

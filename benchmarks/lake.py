@@ -44,15 +44,15 @@ from headstone.pipeline.inprocess import InProcess
 from headstone.retention.policy import Policy, kafka_rules
 
 MORE, HOT = 0.01, 0.02
-"""Shares of `second`: records that are new, and the extents that hot keys live in."""
+"""Shares for `second`: records that are new, and the extents that hot keys live in."""
 SECOND_EXTENT_BYTES = 2 << 20
 """Small, so that 2 % of the extents of some hundred megabytes are more than one."""
 FIRST_DEAD_SHARE_MAX = {"written anew": 0.0, "marked": DEAD_SHARE_MAX}
-"""Of the compaction before the one that `second` measures."""
+"""For the compaction before the one that `second` measures."""
 GROWTH = (4, 2, 1)
 READ_BYTES = 2 << 20
 MAP_BYTES = 128 << 20
-"""What Redpanda and Kafka's cleaner give the map by default."""
+"""The default map size of Redpanda and of Kafka's cleaner."""
 
 
 def first(root: Path, arguments: argparse.Namespace) -> list[Row]:
@@ -88,7 +88,7 @@ def first(root: Path, arguments: argparse.Namespace) -> list[Row]:
 
 
 def filled_and_compacted(root: Path, log: PartitionDir, arguments: argparse.Namespace) -> tuple[Compacted, Cost, Cost]:
-    """(what was done, cost of ingest, cost of compaction) of a lake of its own, best of the runs."""
+    """(what was done, cost of ingest, cost of compaction) for a lake of its own, best of the runs."""
     fills, costs = [], []
     for _ in range(arguments.runs):
         with new_lake(root, arguments.objects) as (lake, _):
@@ -109,7 +109,7 @@ def filled_and_compacted(root: Path, log: PartitionDir, arguments: argparse.Name
 
 
 def compacted_files(root: Path, log: PartitionDir, arguments: argparse.Namespace) -> tuple[int, Cost]:
-    """(records left, cost) of the pipeline on copies of the log directory, under the policy that the lake's jobs have."""
+    """(records left, cost) of the pipeline on copies of the log directory, under the policy of the lake's jobs."""
     policy = replace(kafka_rules(Policy(now_ms=NOW_MS, segment_bytes=1)), tombstones_below=0)
     costs = []
     for _ in range(arguments.runs):
@@ -154,14 +154,14 @@ def second(root: Path, arguments: argparse.Namespace) -> list[Row]:
 
 
 def recent_keys(lake: Lake, drawn: Ints) -> Ints:
-    """Those of which the newest record is in the last extents. After a compaction they live nowhere else."""
+    """Keys whose newest record is in the last extents. After a compaction they live nowhere else."""
     extents = lake.metastore.partition(PARTITION).extents
     start = extents[-max(1, round(len(extents) * HOT))].span.start
     return np.unique(drawn[start:])
 
 
 def shares(done: Compacted, cost: Cost, *, new_bytes: int, list_bytes: int) -> Row:
-    """bytes_read has what is read of the lists of keys in it: 8 of 20 bytes per record where no key is concerned."""
+    """`bytes_read` includes reading the lists of keys: 8 of 20 bytes per record for those without an affected key."""
     size, removed = done.bytes_before, done.bytes_before - done.bytes_after
     return {
         "log_bytes": size, "new_bytes": round(new_bytes / size, 4), "extents": done.extents,

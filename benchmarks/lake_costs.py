@@ -1,6 +1,6 @@
-"""What a step of the lake costs: a lake of its own to try it on, the clock, the processor, and what was asked of the store.
+"""What a step of the lake costs: provides a lake to try it on, the wall clock, processor time, and requests to the store.
 
-Which steps are worth measuring is not known here.
+Does not know which steps are worth measuring.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Of one step: by the clock, of all threads of this process, and what was asked of the store."""
+    """One step: wall-clock time, processor time of all threads of this process, and requests to the store."""
 
     seconds: float
     processor_seconds: float
@@ -52,7 +52,8 @@ def tell(text: str) -> None:
 
 @contextmanager
 def new_lake(root: Path, objects: str | None) -> Iterator[tuple[Lake, str]]:
-    """(lake, URL of its metastore, a file under `root`). Gone afterwards, and so are its objects, wherever they were."""
+    """(lake, URL of its metastore, a file under `root`). The lake is deleted afterwards, and so are its objects, wherever they
+    were."""
     place = root / f"lake-{uuid.uuid4().hex}"
     place.mkdir()
     url = f"{objects.rstrip('/')}/{place.name}" if objects else f"file://{place / 'objects'}"
@@ -79,7 +80,7 @@ def costed(lake: Lake | None, run: Callable[[], T]) -> tuple[T, Cost]:
 
 
 def best(costs: Sequence[Cost]) -> Cost:
-    """The least time of all runs; what was asked of the store is the same in each."""
+    """The least time of all runs; requests to the store are the same in each."""
     return replace(
         costs[0], seconds=min(c.seconds for c in costs), processor_seconds=min(c.processor_seconds for c in costs)
     )
@@ -97,7 +98,7 @@ def compacted(
 
 
 def warm_up(arguments: argparse.Namespace) -> None:
-    """Loads the kernels, so that the first thing measured does not pay for it."""
+    """Loads the kernels, so that the first measurement does not include that."""
     with tempfile.TemporaryDirectory(prefix="headstone-bench-") as root:
         log = write_log(Path(root) / "log", evenly(1), VALUE_BYTES, codecs.NAMES.index(arguments.codec))
         with new_lake(Path(root), None) as (lake, _):

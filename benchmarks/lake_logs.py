@@ -1,6 +1,6 @@
 """Logs for the lake's benchmarks: one partition, written by our own encoder, with keys of 8 bytes.
 
-Knows nothing of lakes. The same keys and the same start make the same bytes.
+Knows nothing of lakes. The same keys and the same start give the same bytes.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ POOL_BYTES = 1 << 20
 KEY_BYTES, RECORD_FIXED_BYTES = 8, 9
 VALUE_BYTES = (60, 320)
 KEYS_A_RECORD = 0.63
-"""Of so many keys, drawn evenly, one record in two is superseded."""
+"""With this many keys per record, drawn evenly, one record in two is superseded."""
 
 Ints = npt.NDArray[np.int64]
 
 
 def write_log(place: Path, drawn: Ints, values: tuple[int, int], codec: int, *, start: int = 0) -> PartitionDir:
-    """A record of each of these keys, in this order, in segments from offset `start` on; the active one is empty."""
+    """One record for each of these keys, in this order, in segments from offset `start` on; the active one is empty."""
     path = place / str(PARTITION)
     path.mkdir(parents=True)
     rng = np.random.default_rng(start)

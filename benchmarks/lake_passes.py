@@ -1,6 +1,7 @@
-"""Many keys in one pass, against a map of bounded size, pass after pass until nothing is dirty: the group `passes` of lake.py.
+"""Many keys in one pass, compared with a map of bounded size, pass after pass until nothing is dirty: the group `passes` of
+lake.py.
 
-Each way in a process of its own, for the peak of its memory.
+Runs each way in its own process, to measure its peak memory.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ SMALL_VALUE_BYTES = (8, 12)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """Of compacting until nothing is dirty. `peak_bytes` is the resident memory of a process that did nothing else."""
+    """One way to compact until nothing is dirty. `peak_bytes` is the resident memory of a process that did nothing else."""
 
     passes: int
     seconds: float
@@ -42,7 +43,7 @@ class Way:
 
 
 def passes(root: Path, arguments: argparse.Namespace) -> list[Row]:
-    """Each key is written twice, at places that have nothing to do with each other."""
+    """Each key is written twice, at unrelated places."""
     tell(f"passes: writing {2 * arguments.keys:,} records of {arguments.keys:,} keys")
     drawn = np.random.default_rng(3).permutation(np.repeat(np.arange(arguments.keys, dtype=np.int32), 2))
     log = write_log(root / "log", drawn, SMALL_VALUE_BYTES, codecs.NONE)
@@ -78,7 +79,7 @@ def in_short(way: Way, size: int) -> Row:
 
 
 def alone(metastore_url: str, arguments: argparse.Namespace, map_bytes: int | None) -> Way:
-    """In a process of its own: the peak of a process's memory never falls again."""
+    """In its own process: the peak of a process's memory never falls again."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         return pool.submit(until_clean, metastore_url, arguments, map_bytes).result()
 

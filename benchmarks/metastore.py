@@ -43,8 +43,8 @@ EXTENTS_PER_OBJECT = 1000
 STAMP_MS = 1_700_000_000_000
 CHECKED_MAX = 200_000
 RATIO_MAX = 1.5
-"""Nothing that is timed may read extents that it is not about: whatever does takes many times as long with a hundred times as
-many. docs/performance.md has up to 1.01; the rest is for what else the machine does."""
+"""Nothing that is timed may read unrelated extents: that would take many times as long with a hundred times as many.
+docs/performance.md has up to 1.01; the rest allows for other load on the machine."""
 
 FILL = """
     INSERT INTO extents (partition_id, span_start, span_end, object_id, position, length, records, max_timestamp_ms, checksum,
@@ -72,7 +72,7 @@ CLEANED = """
 
 
 def fill(metastore: Metastore, partitions: int, each: int) -> None:
-    """`each` extents per partition. Indexes are built at the end: that is quicker than row by row."""
+    """`each` extents per partition. Builds indexes at the end, which is quicker than row by row."""
     for i in range(TOPICS):
         metastore.create_topic(f"topic-{i:03}", partitions // TOPICS)
     given = {
@@ -101,7 +101,7 @@ def fill(metastore: Metastore, partitions: int, each: int) -> None:
 
 
 class Bench:
-    """The four things that are timed, each on partitions of its own, so that one does not dirty what another looks at."""
+    """The four things that are timed, each on its own partitions, so that one does not dirty what another looks at."""
 
     def __init__(self, metastore: Metastore, each: int) -> None:
         self.metastore, self.each, self.names = metastore, each, metastore.partitions()
@@ -126,7 +126,7 @@ class Bench:
         return lambda: self.metastore.append(appends, {made: 100 * len(names)})
 
     def commit(self) -> Callable[[], object]:
-        """Eight extents become one, two of which were dirty."""
+        """Eight extents become one; two of them were dirty."""
         self.round += 1
         name, (made,) = self.names[-self.round], self.metastore.register(1)
         end = self.each * OFFSETS
@@ -166,7 +166,7 @@ def seconds(bench: Bench, what: str) -> float:
 
 
 def measure(benches: list[Bench], runs: int) -> dict[str, list[float]]:
-    """Seconds in each lake: the median, after one that warms up."""
+    """Seconds for each lake: the median, after one run that warms up."""
     medians = {}
     for what in ("decision", "append", "commit", "status"):
         rounds = [[seconds(bench, what) for bench in benches] for _ in range(runs + 1)][1:]

@@ -41,7 +41,7 @@ PASSES = 3
 
 
 def write_logs(root: Path, arguments: argparse.Namespace) -> int:
-    """Bytes of log."""
+    """Returns the bytes of the log."""
     sizes = {"small": (arguments.small, arguments.small_mb * MB), "large": (1, arguments.large_mb * MB)}
     for topic, (partitions, size) in sizes.items():
         records = size // RECORD_BYTES
@@ -61,7 +61,7 @@ def upload(root: Path, url: str, settings: Mapping[str, str]) -> None:
 
 
 def run(task: Mapping[str, Any]) -> None:
-    """The job, in a process of its own."""
+    """The job, in its own process."""
     access = Access.of(task["store"])
     request = CompactionRequest(
         paths=(task["source"],), out=place(task["out"], access), access=access, progress=False,
@@ -148,7 +148,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, object]:
 
 
 class LogReads:
-    """Counts requests for bytes of logs; everything passes."""
+    """Counts requests for bytes of logs; lets everything pass."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -82,7 +82,7 @@ def traffic(members: int) -> dict[str, float]:
 
 
 def leader_microseconds(members: int, partitions: int = 2_000) -> float:
-    """Processor time of the leader for one poll of one partition: polls made, reports taken, the rise told."""
+    """Processor time of the leader for one poll of one partition: makes polls, takes reports, distributes the rise."""
     leaders = [Leader(0) for _ in range(partitions)]
     elected = leading.Elected(
         leader_epoch=1, members=tuple(range(members)), readers=(), group=GroupWatermarks(mtro=0, mxro=0), log_end=0,
@@ -110,8 +110,8 @@ def leader_microseconds(members: int, partitions: int = 2_000) -> float:
 def storage(rules: str, outage_hours: int, deletions_an_hour: int, replicas: int = 3) -> tuple[int, int]:
     """(bytes of the leader's log when the absent replica returns, and AFTER_HOURS later).
 
-    Every hour new keys are written, the ones of the hour before deleted, and a transaction is committed, so that all that
-    stays in a clean log is what is not allowed to go yet.
+    Every hour new keys are written, those of the hour before are deleted, and a transaction is committed. So all that stays in
+    a clean log is what must not go yet.
     """
     policy = Policy(now_ms=0, delete_retention_ms=DAY_MS, producer_id_expiration_ms=DAY_MS)
     cluster = Cluster(

@@ -43,13 +43,13 @@ MANY = {
     "many-segments": [100, 5_000, 50_000],
     "many-segments-kept": [100, 5_000, 50_000],
 }
-"""Segments that become one, and segments each of which becomes one of its own, of a topic with transactions."""
+"""Segments that become one, and segments each of which stays separate, of a topic with transactions."""
 RATIO_AIM = 1.3
 PLAIN = {"bytes": 1_000 * MB, "codec": "none", "partitions": 4, "segments": 4, "transactions": 0.0, "target": None}
 
 
 def processor_seconds() -> float:
-    """Of this process and its descendants, those that have ended and were waited for included."""
+    """Of this process and its descendants, including those that have ended and were waited for."""
     parents: dict[int, int] = {}
     ticks: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
@@ -68,7 +68,7 @@ def processor_seconds() -> float:
 
 
 def best(run: Callable[[], float], target: Path, times: int) -> tuple[float, float]:
-    """(seconds, processor seconds), each the least of all runs; the last run's result goes outside of them."""
+    """(seconds, processor seconds), the least of each over all runs; deleting the previous run's result is not timed."""
     rows = []
     for _ in range(times):
         shutil.rmtree(target, ignore_errors=True)
@@ -78,7 +78,7 @@ def best(run: Callable[[], float], target: Path, times: int) -> tuple[float, flo
 
 
 def measured(setting: dict[str, object], engine: OnSpark, runs: int) -> list[dict[str, object]]:
-    """One row a path, over the same data."""
+    """One row per path, over the same data."""
     arguments = argparse.Namespace(**{**PLAIN, **setting})
     rows = []
     with scratch(arguments) as (source, target):
@@ -96,7 +96,7 @@ def measured(setting: dict[str, object], engine: OnSpark, runs: int) -> list[dic
 
 
 def with_ratios(rows: list[dict[str, object]]) -> list[dict[str, object]]:
-    """ns_per_byte of each row, and its ratio to that of the first row of the same path."""
+    """Adds ns_per_byte to each row, and its ratio to that of the first row of the same path."""
     first: dict[object, float] = {}
     for row in rows:
         cost = float(str(row["processor_seconds"])) * 1e9 / int(str(row["log_bytes"]))

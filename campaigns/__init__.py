@@ -1,1 +1,1 @@
-"""Campaigns over the house itself: they take minutes to hours, print what they found, and are no part of the package."""
+"""Campaigns over the whole project: they take minutes to hours, print what they found, and are not part of the package."""

@@ -33,13 +33,13 @@ from campaigns.mutant_lists import Mutant, misfits, node_ids, read_lists
 ROOT = Path(__file__).resolve().parent.parent
 COPIED = ("src", "tests", "testbed", "benchmarks", "campaigns", "examples", "docs", "README.md", "pyproject.toml")
 TIMEOUT_S = 300.0
-"""A mutant that loops for ever is killed by this; the named tests take seconds."""
+"""Kills a mutant that loops for ever; the named tests take seconds."""
 BASELINE_TIMEOUT_S = 3600.0
 QUICK = ("-m", "not thorough")
-"""What `make test` runs of the tests."""
+"""The tests that `make test` runs."""
 KILLED, LIVES, INVALID = "killed", "lives", "invalid"
 NOT_RUN = re.compile(r"^E +(ImportError|NameError|SyntaxError|UnboundLocalError|numba\.core\.errors\.)", re.MULTILINE)
-"""Broken rather than wrong: any test at all would notice, so that the mutant says nothing about the tests."""
+"""Broken rather than wrong: any test would notice, so the mutant says nothing about the tests."""
 DID_NOT_RUN = "no test ran"
 A_SECOND_LATER_NS = 2 * 10**9
 NOTICED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
@@ -76,7 +76,7 @@ class Children:
     stopped: bool = False
 
     def run(self, command: list[str], *, cwd: Path, env: dict[str, str], seconds: float) -> tuple[int | None, str]:
-        """Exit code, None after a timeout, and everything printed."""
+        """Returns the exit code, None after a timeout, and everything printed."""
         with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
             child = subprocess.Popen(
                 command, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output, text=True,
@@ -114,7 +114,7 @@ class Copy:
     cache: Path
     children: Children
     chosen: tuple[str, ...] = ()
-    """Of all tests, in pytest's words: all of them, or QUICK."""
+    """Selects among the tests, as options of pytest: all of them, or QUICK."""
 
     def pytest(self, arguments: list[str], *, seconds: float, bytecode: bool) -> tuple[int | None, str]:
         plugins = ["-p", "no:cacheprovider", "-p", "campaigns.plain_examples"]
@@ -137,7 +137,8 @@ class Copy:
         stale = importers(self.root, mutant.file)
         with set_aside(self.cache, stale, self.cache.with_name(self.cache.name + ".aside")):
             path.write_text(mutant.applied(text), encoding="utf-8")
-            # The byte code of the right file would be taken for the mutant's: same size, and only the second is compared.
+            # Otherwise the byte code of the right file would be taken for the mutant's: same size, and only the second is
+            # compared.
             os.utime(path, ns=(stat.st_atime_ns, max(time.time_ns(), stat.st_mtime_ns + A_SECOND_LATER_NS)))
             try:
                 yield
@@ -168,7 +169,7 @@ def copied(root: Path, to: Path, children: Children, chosen: tuple[str, ...] = (
 
 
 def judged(code: int | None, output: str) -> tuple[str, str]:
-    """Verdict, and by what; from pytest's exit code and everything it printed."""
+    """The verdict and its cause, from pytest's exit code and everything it printed."""
     noticed = NOTICED.search(output)
     by = noticed[1] if noticed else f"exit code {code}"
     broken = NOT_RUN.search(output)
@@ -178,15 +179,15 @@ def judged(code: int | None, output: str) -> tuple[str, str]:
         return LIVES, ""
     if broken:
         return INVALID, f"{broken[1].rstrip('.')} in {by}"
-    # A process that died has no exit code of pytest's; a mutant may well crash it.
+    # A process that died has no exit code from pytest; a mutant may well crash it.
     return (KILLED, by) if code == 1 or code < 0 else (INVALID, f"pytest did not run: {by}")
 
 
 def baseline(copy: Copy, mutants: list[Mutant]) -> dict[tuple[str, ...], str]:
-    """Selections of tests that say nothing, because they fail or run nothing on the tree as it is, and why.
+    """Selections of tests that prove nothing, because they fail or run nothing on the unchanged tree, and why.
 
-    In as few runs as can be: all paths and tests in one, `-k` of the same paths in one; only those of one that failed run
-    by themselves. So do all where a file cannot be collected, because pytest runs nothing then."""
+    In as few runs as possible: all paths and tests in one, `-k` of the same paths in one; only those of a failed run are run by
+    themselves. If a file cannot be collected, all are, because pytest runs nothing then."""
 
     def failed(arguments: Sequence[str]) -> list[str]:
         return _failed(*copy.pytest(list(arguments), seconds=BASELINE_TIMEOUT_S, bytecode=True))
@@ -213,7 +214,7 @@ def baseline(copy: Copy, mutants: list[Mutant]) -> dict[tuple[str, ...], str]:
 
 
 def _failed(code: int | None, output: str) -> list[str]:
-    """Names of the tests that failed, or that none did run: a run in which nothing passed is none."""
+    """Names of the tests that failed, or a remark that none ran: a run in which nothing passed is none."""
     if code == 0 and re.search(r"\b\d+ passed\b", output):
         return []
     return NOTICED.findall(output) or [f"{DID_NOT_RUN} (exit code {code})"]
@@ -263,7 +264,7 @@ def _run_all(
                 outcomes[outcome.mutant.name] = outcome
                 tell(outcome)
         except KeyboardInterrupt:
-            # What runs is ended, so that the pool can be left and the copies removed.
+            # Ends running processes, so that the pool can be left and the copies removed.
             children.end_all()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
@@ -327,7 +328,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    # Also where a shell has started it in the background, and for whoever sends the other signal.
+    # Also if a shell started it in the background; and for the other signal.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     try:

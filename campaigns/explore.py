@@ -47,7 +47,7 @@ WEAKEST = {
     "old-leaders-answered": Bounds(waiting=0),
     "epoch-not-persisted": Bounds(waiting=0, faults=2, late_metadata=True),
 }
-"""Bounds in which each mutant fails. One that breaks only a cleaner's rule, a reader's hold or progress does in none."""
+"""Bounds in which each mutant fails. A mutant that breaks only a cleaner's rule, a reader's hold or progress fails in none."""
 
 
 class ForgetsClaims(Replica):
@@ -63,7 +63,7 @@ class ForgetsClaims(Replica):
 
 
 class ForgetsEpoch(Replica):
-    """After a restart any leader is the newest."""
+    """After a restart any leader counts as the newest."""
 
     def _started(self, event: following.Started) -> list[following.Effect]:
         durable = event.durable
@@ -71,7 +71,7 @@ class ForgetsEpoch(Replica):
 
 
 MORE = {"claims-not-persisted": Parts(replica=ForgetsClaims), "epoch-not-persisted": Parts(replica=ForgetsEpoch)}
-"""Which chance hardly ever finds, so that `sim/mutants.py` does without them."""
+"""Chance hardly ever finds these, so `sim/mutants.py` does not have them."""
 
 
 def main() -> int:

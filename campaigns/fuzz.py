@@ -63,7 +63,7 @@ def show(findings: Findings, seconds: float) -> None:
 
 
 def like(text: str) -> str:
-    """Problems that differ in numbers and names only are of one kind."""
+    """Problems that differ only in numbers and names are of one kind."""
     return re.sub(r"-?\d+", "#", re.sub(r"\(after .*\)|/\S*", "", text))[:90]
 
 

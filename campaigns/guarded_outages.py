@@ -54,7 +54,7 @@ def main() -> int:
 
 
 def _as_expected(version: str, trouble: str, *, verbose: bool) -> bool:
-    """What keeps one from its end does not keep the others."""
+    """If one cannot finish, the others still run."""
     play = play_internal if trouble in INTERNAL_TROUBLES else play_guarded
     with tempfile.TemporaryDirectory() as root:
         try:

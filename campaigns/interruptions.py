@@ -36,7 +36,7 @@ from testbed.maven import kafka, spark_connector
 
 SECONDS_MAX = 10.0
 PATIENCE_SECONDS = 120.0
-"""Of the campaign, with a process that does not end: then it is killed, and counts as violating."""
+"""How long the campaign waits for a process that does not end: then it is killed, and counts as a violation."""
 MARK = "HEADSTONE_CAMPAIGN_ROUND"
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PROCESS, SPARK = ("--engine", "process"), ("--engine", "spark", "--master", "local[2]")
@@ -46,11 +46,11 @@ TOKEN = "token"
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What the verbs of one round work on, made anew for it."""
+    """What the verbs of one round work on, created anew for it."""
 
     root: Path
     logs: Path
-    """Of all rounds, and only read."""
+    """Shared by all rounds, and only read."""
     copy: Path
     lake: Path
     out: Path
@@ -62,13 +62,13 @@ class Verb:
     name: str
     words: Callable[[Scene], list[str]]
     codes: frozenset[int] = frozenset({0, 3})
-    """Undisturbed and interrupted; 1 where a verb finds something."""
+    """Undisturbed and interrupted; 1 if a verb has findings."""
     copies: bool = False
     lake: str = ""
     """`empty`; `filled` with the logs; or `damaged`, in one byte of its largest object."""
     endless: bool = False
     again: bool = True
-    """The same command goes on, or begins anew. Not where a directory has to be removed first."""
+    """Running the same command again continues or starts over. False if a directory has to be removed first."""
     whole: Callable[[Scene], bool] = lambda scene: True
 
 
@@ -123,7 +123,7 @@ def with_lake(engine: Sequence[str], on: str) -> list[Verb]:
         ),
         Verb(
             name=f"lake mend --apply ({on})", lake="damaged", whole=lake_can_be_read,
-            codes=frozenset({0, 1, 3}),  # 1: what an interrupted one has mended is damage of the past for the next
+            codes=frozenset({0, 1, 3}),  # 1: what an interrupted run has mended is damage of the past for the next
             words=lambda s: ["lake", "mend", str(s.lake), "--apply", "--accept-older-values", *engine],
         ),
         Verb(
@@ -147,7 +147,7 @@ def with_lake(engine: Sequence[str], on: str) -> list[Verb]:
 
 
 def alone() -> list[Verb]:
-    """Verbs that are the same whoever runs the work."""
+    """Verbs that are the same with every engine."""
     return [
         Verb(name="synth", words=lambda s: ["synth", str(s.out), "--records", "150000"], again=False),
         Verb(name="simulate", words=lambda s: ["simulate", "--seeds", "100", "--jobs", "2"]),
@@ -175,7 +175,7 @@ def alone() -> list[Verb]:
 
 
 def on_cluster(cluster: Cluster) -> list[Verb]:
-    """Left out: `guard readmit --apply`, which wants a replica that is wrong (`campaigns.guarded_outages` kills it), and short
+    """Without `guard readmit --apply`, which needs a wrong replica (`campaigns.guarded_outages` kills it), and short
     questions."""
     reached, log_dir = ("--bootstrap", cluster.bootstrap), str(cluster.brokers[1].log_dir)
     jars = ("--spark-conf", f"spark.jars={spark_connector()}")
@@ -244,7 +244,7 @@ def quietly(*words: str) -> int:
 
 
 def answered(*words: str) -> tuple[int, str]:
-    """Exit code, and what was said on stderr. In this process: imports have been paid for."""
+    """Exit code and stderr. Runs in this process, where imports are already done."""
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as stderr:
         try:
             return headstone([*words]), stderr.getvalue()
@@ -254,7 +254,7 @@ def answered(*words: str) -> tuple[int, str]:
 
 @dataclass(slots=True, kw_only=True)
 class Ended:
-    """One round. `seconds` from the last signal that it took, None if it had ended before the first."""
+    """One round. `seconds` since the last signal that it took, None if it ended before the first."""
 
     verb: str
     number: int
@@ -314,7 +314,7 @@ def fingerprint(directory: Path) -> str:
 
 
 def hears(process: int, number: int) -> bool:
-    """Whether Python has come so far that a handler is there: before that, the system ends it."""
+    """Whether Python has installed its handler: before that, the system ends the process."""
     try:
         status = Path(f"/proc/{process}/status").read_text()
     except OSError:
@@ -376,7 +376,7 @@ def _moments(draw: random.Random, seconds_whole: float) -> Iterable[float]:
 
 
 def _still_running(mark: str) -> list[str]:
-    """What is being ended may take a moment: a child hears of its parent's end by its pipe."""
+    """Waits for processes that are still ending: a child learns of its parent's end by its pipe."""
     deadline = time.monotonic() + SECONDS_MAX
     while (names := left_running(mark)) and time.monotonic() < deadline:
         os.sched_yield()
@@ -394,7 +394,7 @@ def _faults(verb: Verb, ended: Ended, *, early: bool, text: str) -> Iterable[str
 
 
 def after(verb: Verb, scene: Scene, ended: Ended, logs_before: str) -> Iterable[str]:
-    """Nothing is lost, and the same command goes on."""
+    """Nothing is lost, and running the same command again succeeds."""
     if fingerprint(scene.logs) != logs_before:
         yield "its input has changed"
     if ended.code not in verb.codes:
@@ -439,7 +439,7 @@ def campaign(
 
 
 def _seconds_of(verb: Verb, scene: Scene) -> float:
-    """How long it takes when nobody interrupts it; one that never ends by itself, some seconds."""
+    """How long it takes without interruption; for one that never ends by itself, some seconds."""
     if verb.endless:
         return 6.0
     began = time.monotonic()
@@ -471,7 +471,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--verb", action="append", default=[], help="only verbs whose name begins so; may be repeated")
     parser.add_argument("--records", type=int, default=60_000, help="per partition of the sample")
     arguments = parser.parse_args(words)
-    for number in SIGNALS:  # a verb leaves those alone that it was told to ignore, as by nohup
+    for number in SIGNALS:  # a verb leaves signals alone that it was told to ignore, as by nohup
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     with contextlib.ExitStack() as stack:
         if arguments.cluster:

@@ -1,7 +1,7 @@
-"""Which compiled kernels a change of one source file makes stale, and keeping them out of the way while it is changed.
+"""Finds compiled kernels that a change of one source file makes stale, and sets them aside while the file is changed.
 
-Numba compares a cached kernel with the file that defines it, not with the files whose kernels and constants were compiled
-into it: a caller of a mutant would go on with the right code. Knows the names of Numba's cache files, not their contents.
+Numba compares a cached kernel with the file that defines it, not with the files whose kernels and constants were compiled into
+it: a caller of a mutant would continue with the right code. Knows the names of Numba's cache files, not their contents.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 
 def importers(root: Path, file: str) -> list[str]:
-    """`file` and every file below `src` that imports it, at any distance; paths from `root`."""
+    """`file` and every file below `src` that imports it, directly or not; paths from `root`."""
     modules = {_module(path.relative_to(root / "src")): path for path in sorted((root / "src").rglob("*.py"))}
     imports = {path: {modules[name] for name in _imported(path) if name in modules} for path in modules.values()}
     reached = {root / file}
@@ -38,7 +38,7 @@ def _imported(path: Path) -> Iterator[str]:
 
 @contextmanager
 def set_aside(cache: Path, files: list[str], aside: Path) -> Iterator[None]:
-    """Kernels of `files` are compiled anew within, and what was compiled within is forgotten after."""
+    """Kernels of `files` are compiled anew inside the block; what was compiled there is deleted after it."""
     for entry in _entries(cache, files):
         target = aside / entry.relative_to(cache)
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -59,12 +59,12 @@ class Result:
     extents: int
     kills: int
     commits_before_kills: tuple[int, ...]
-    """Of all partitions together; they must not get fewer."""
+    """Over all partitions; the numbers must not fall."""
     large_commits_before_kills: tuple[int, ...]
-    """Of the large partition, which must have been in the middle once."""
+    """Of the large partition, which must have been interrupted in the middle at least once."""
     commits: int
     seconds: float
-    """Of the last run, which nobody disturbs."""
+    """Of the last run, which is not disturbed."""
     bytes_read_per_byte_of_log: float
     bytes_written_per_byte_of_log: float
     same_table: bool
@@ -80,7 +80,7 @@ class Result:
 
 
 def fill(lake: Lake, root: Path, arguments: argparse.Namespace) -> int:
-    """Bytes of log."""
+    """Returns the bytes of the log."""
     sizes = {"small": (arguments.partitions, arguments.small_mb * MB), "large": (1, arguments.large_mb * MB)}
     for topic, (partitions, size) in sizes.items():
         records = size // RECORD_BYTES
@@ -93,7 +93,8 @@ def fill(lake: Lake, root: Path, arguments: argparse.Namespace) -> int:
 
 
 def table_digest(lake: Lake, name: TopicPartition) -> str:
-    """Of the offsets of the newest record of each key that is not deleted, counted from the batches, without lists of keys."""
+    """Digest of the offsets of the newest record of each key that is not deleted, counted from the batches, without lists of
+    keys."""
     keys, offsets, deleted = [], [], []
     for extent in lake.metastore.partition(name).extents:
         if not extent.length:
@@ -142,14 +143,14 @@ def killed_in_the_middle(
         time.sleep(POLL_S)
     cluster.kill_executors(0)
     made = commits(lake)
-    while commits(lake) == made and running.poll() is None:  # it goes on without that executor
+    while commits(lake) == made and running.poll() is None:  # it continues without that executor
         time.sleep(POLL_S)
     if running.poll() is not None:
         return None
     os.killpg(running.pid, signal.SIGKILL)
     running.wait()
     made = commits(lake)
-    while Leases(lake.metastore).held(now_ms=lake.metastore.clock()):  # of the dead: they expire
+    while Leases(lake.metastore).held(now_ms=lake.metastore.clock()):  # leases of the dead expire
         time.sleep(POLL_S)
     return made
 

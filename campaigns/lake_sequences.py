@@ -25,7 +25,7 @@ from tests.lake.mortal import Databases, lowered
 
 
 def lived(seed: int, steps: int, server: str | None) -> tuple[Counter[str], int]:
-    """What happened, and how many steps it took until something was wrong; all of them if nothing was."""
+    """What happened, and after how many steps something was wrong; all of them if nothing was."""
     with tempfile.TemporaryDirectory() as directory, lowered(seed):
         root = Path(directory)
         life = Life(seed, root, Databases(root, server), **(EMBEDDED if server is None else ON_A_SERVER))

@@ -42,7 +42,7 @@ LEADER_SECONDS = 4.0
 
 
 class Load:
-    """Until `stop`: records of both topics, by a plain and a transactional producer; leaders that change."""
+    """Until `stop`: writes records to both topics, with a plain and a transactional producer, and changes leaders."""
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
@@ -72,7 +72,7 @@ class Load:
         with Admin(Connection.parse(self.bootstrap, {})) as admin:
             while not self.stop.wait(LEADER_SECONDS):
                 order = [*order[1:], order[0]]
-                # One that still runs, or a replica that is not in sync just now: the next one comes soon.
+                # An election is still running, or a replica is not in sync just now: the next try comes soon.
                 with suppress(Unfinished):
                     admin.reassign(dict.fromkeys(partitions, order))
                     admin.elect_preferred(partitions)

@@ -1,4 +1,4 @@
-"""The lists of code mutants, `campaigns/mutants/<room>.toml`: reads them, says what is wrong with an entry.
+"""The lists of code mutants, `campaigns/mutants/<room>.toml`: reads them, and reports wrong entries.
 
 An entry is wrong code that would lose, revive or misjudge data, and the tests that must notice. Applies and runs nothing.
 """
@@ -15,12 +15,12 @@ from pathlib import Path
 LISTS = Path("campaigns") / "mutants"
 PACKAGE = "src/headstone"
 FIELDS = {"name": str, "file": str, "old": str, "new": str, "tests": list}
-"""Of every entry; `lives` may be given besides."""
+"""Required in every entry; `lives` is optional."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
-    """`old`, found once in `file`, becomes `new`. `lives` is the reason why no test can notice."""
+    """`old`, found exactly once in `file`, becomes `new`. `lives` is the reason why no test can notice."""
 
     room: str
     name: str
@@ -53,7 +53,7 @@ def read_lists(root: Path) -> tuple[list[Mutant], list[str]]:
 
 
 def misfits(root: Path, mutants: Sequence[Mutant]) -> list[str]:
-    """Where a mutant does not fit the tree: its file, what it replaces, its tests."""
+    """Mutants that do not fit the tree: the file, what they replace, or their tests."""
     return [
         f"{mutant.room}.toml: {mutant.name}: {problem}" for mutant in mutants for problem in _problems(root, mutant)
     ]
@@ -101,7 +101,7 @@ def _problems_of_tests(root: Path, mutant: Mutant) -> Iterator[str]:
 
 
 def node_ids(tests: tuple[str, ...]) -> list[str]:
-    """The arguments that are paths or tests: not `-k` and what follows it."""
+    """The arguments that are paths or tests, without `-k` and what follows it."""
     return [
         argument
         for before, argument in zip(("", *tests), tests, strict=False)

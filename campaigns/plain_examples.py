@@ -1,6 +1,6 @@
-"""A plugin of pytest for mutants: the first example that fails is enough, and none fails because the machine is busy.
+"""A pytest plugin for mutants: the first failing example is enough, and none fails because the machine is busy.
 
-Hypothesis would spend minutes on making the example of a killed mutant smaller.
+Otherwise Hypothesis would spend minutes on shrinking the example that kills a mutant.
 """
 
 from __future__ import annotations

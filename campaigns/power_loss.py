@@ -48,7 +48,7 @@ def main() -> int:
 
 
 def campaign(program: str, *, states: int, seed: int) -> int:
-    """How many states are wrong."""
+    """Returns how many states are wrong."""
     work = Path(tempfile.mkdtemp(dir=SHARED_MEMORY if SHARED_MEMORY.is_dir() else None))
     try:
         judge = JUDGES[program](work / "reference")
@@ -70,7 +70,7 @@ def campaign(program: str, *, states: int, seed: int) -> int:
 
 
 def missed_syncs(program: str, *, states: int, seed: int) -> None:
-    """Of each sync: the first state, of so many that only its loss makes possible, that is wrong."""
+    """For each sync: the first wrong state, among as many states as are tried that only its loss makes possible."""
     work = Path(tempfile.mkdtemp(dir=SHARED_MEMORY if SHARED_MEMORY.is_dir() else None))
     try:
         judge = JUDGES[program](work / "reference")

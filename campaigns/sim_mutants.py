@@ -30,9 +30,9 @@ ROOT = Path(__file__).resolve().parent.parent
 SIMULATED = "simulated-"
 HEADSTONE = "import sys; from headstone.cli.main import main; sys.exit(main())"
 CHUNK_SEEDS = 200
-"""Of one run in a changed copy: it ends behind the first that finds something."""
+"""Seeds of one run in a changed copy, which ends after the first that finds something."""
 Found = tuple[int, str]
-"""The first seed, and what was found."""
+"""The first seed, and what it found."""
 
 
 def main() -> int:

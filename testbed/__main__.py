@@ -1,5 +1,5 @@
-"""Kafka for a person: `python -m testbed up` gives a cluster until Ctrl-C, `stop 2` and `start 2` are told to it from another
-terminal; `home` and `tool` use the fetched releases.
+"""Kafka for a person: `python -m testbed up` runs a cluster until Ctrl-C, `stop 2` and `start 2` in another terminal control
+it; `home` and `tool` use the fetched releases.
 
 Everything is on loopback and in a temporary directory, unless told otherwise.
 """
@@ -31,7 +31,7 @@ TOLD = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """0 done; 2 wrong usage; 3 no Kafka, or it did not start."""
+    """Returns 0 when done; 2 for wrong usage; 3 if there is no Kafka, or it did not start."""
     parser = argparse.ArgumentParser(prog="python -m testbed", description="Real Kafka brokers, without Docker.")
     verbs = parser.add_subparsers(dest="verb", required=True)
     up = verbs.add_parser("up", help="start a cluster and keep it until Ctrl-C")

@@ -1,6 +1,6 @@
-"""A broker whose clock is ahead of everybody else's: a library that is loaded in front of libc tells its Java another time.
+"""A broker whose clock is ahead of all others: a library loaded in front of libc shows its Java process another time.
 
-Wall-clock time only; spans, which Java measures by another clock, are as they were. Needs a C compiler, and says so.
+Wall-clock time only; durations, which Java measures by another clock, do not change. Needs a C compiler, and says so.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ LOGGED = "[%Y-%m-%d %H:%M:%S,%f"
 
 
 def set_ahead(broker: Broker, seconds: int) -> None:
-    """From its next start on."""
+    """Takes effect at the broker's next start."""
     library = _compiled(broker.root, seconds)
     broker.environment["LD_PRELOAD"] = str(library)
 
 
 def check_ahead(broker: Broker, seconds: int) -> None:
-    """By its own log: that the library is obeyed is not taken for granted."""
+    """Checks the broker's own log, because the library might have no effect."""
     stamped = [line.partition("]")[0] for line in broker.said().splitlines() if line.startswith("[")]
     ahead_seconds = (datetime.strptime(stamped[-1], LOGGED) - datetime.now()).total_seconds()
     if not seconds - 600 < ahead_seconds < seconds + 600:

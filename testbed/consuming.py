@@ -1,6 +1,6 @@
 """Reads whole partitions with librdkafka's consumer, in either isolation level: the fast way to see what is served.
 
-A consumer written by others than Kafka's broker, which is the point. Knows nothing of logs on disk.
+On purpose a consumer that was not written by the authors of Kafka's broker. Knows nothing of logs on disk.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from headstone.errors import Unfinished
 
 WAIT_SECONDS = 60.0
 WAIT_MS = 20
-"""At the end of a log the broker would keep us waiting for half a second, in case that more comes."""
+"""At the end of a log the broker would otherwise wait half a second for more records."""
 
 Table = dict[bytes, bytes]
 

@@ -1,6 +1,6 @@
-"""A cluster that is kept running, and what it is told meanwhile: at its own prompt, or by `python -m testbed stop 2` elsewhere.
+"""A cluster that keeps running, and the commands it takes: at its own prompt, or by `python -m testbed stop 2` elsewhere.
 
-Nothing ends with a broker that ends, however that happens: it is said which one, and it can be started again.
+Nothing else ends when a broker ends, however it ends: it is named, and it can be started again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HELP = "stop N, kill N (as kill -9), start N, start (all that do not run), statu
 LOOK_SECONDS = 0.5
 ANSWER_SECONDS_MAX = 300.0
 ASKED_SECONDS_MAX = 5.0
-"""Whoever connects says what he wants at once."""
+"""A client sends its command as soon as it has connected."""
 DOWN = "quit"
 
 
@@ -40,7 +40,7 @@ def socket_of(root: Path) -> Path:
 
 
 def ask(line: str, directory: str | None) -> str:
-    """What the running cluster answers."""
+    """Returns the running cluster's answer."""
     file = running_file()
     if directory is None and not file.exists():
         raise UsageError("no cluster runs: start one with `make kafka`, or `python -m testbed up`")
@@ -90,7 +90,7 @@ class Kept:
     def _typed(self) -> bool:
         data = os.read(self._commands.fileno(), 1 << 12)
         if not data:
-            # Nobody types here: it was started without a terminal.
+            # There is no prompt: it was started without a terminal.
             self._selector.unregister(self._commands)
             return True
         *lines, self._begun = (self._begun + data.decode(errors="replace")).split("\n")
@@ -106,7 +106,7 @@ class Kept:
                 return True
             answer = self.obey(line)
             self._tell(f"({line}) {answer}")
-            with suppress(OSError):  # whoever asked has gone; it is done all the same
+            with suppress(OSError):  # the client is gone; the command is carried out all the same
                 connection.sendall(f"{answer}\n".encode())
         return line != DOWN
 
@@ -170,7 +170,7 @@ class Kept:
         for number, broker in self._cluster.brokers.items():
             if self._runs[number] and not broker.running:
                 self._runs[number] = False
-                broker.kill()  # it is dead; what was open for it is closed
+                broker.kill()  # it is dead; this closes what was open for it
                 self._tell(
                     f"broker {number} ended; the others run on. `start {number}` here, or `python -m testbed start {number}` "
                     f"in another terminal, starts it again; its log: {broker.output}"
@@ -178,7 +178,7 @@ class Kept:
 
 
 def _line_from(connection: socket.socket) -> str | None:
-    """None: whoever connected has gone, or says nothing."""
+    """None if the client is gone, or sends nothing more."""
     connection.settimeout(ASKED_SECONDS_MAX)
     try:
         with connection.makefile("rb") as stream:
@@ -189,7 +189,7 @@ def _line_from(connection: socket.socket) -> str | None:
 
 
 def keep(cluster: Cluster, root: Path) -> None:
-    """Until Ctrl-C, SIGTERM or `quit`. A cluster that has no majority left cannot be stopped cleanly: it is killed."""
+    """Until Ctrl-C, SIGTERM or `quit`. A cluster without a majority cannot be stopped cleanly: it is killed."""
     try:
         with Kept(
             cluster, root, commands=sys.stdin, tell=lambda text: print(text, file=sys.stderr, flush=True)

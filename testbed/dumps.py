@@ -1,4 +1,4 @@
-"""Kafka's own dump of log files, and what `headstone inspect --records` says of the same files in the same words.
+"""Kafka's own dump of log files, and the output of `headstone inspect --records` on the same files in the dump's format.
 
 Comparing the two line by line compares every field that the dump prints.
 """
@@ -61,7 +61,7 @@ def _record(batch: Mapping[str, Any], record: Mapping[str, Any]) -> str:
 
 
 def _bytes(shown: str | Mapping[str, str] | None) -> bytes | None:
-    """Back from how inspect prints bytes."""
+    """Decodes how inspect prints bytes."""
     if shown is None:
         return None
     return shown.encode() if isinstance(shown, str) else bytes.fromhex(shown["hex"])

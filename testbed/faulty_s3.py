@@ -1,7 +1,8 @@
 """A proxy in front of an S3 server that does to requests what networks and object stores do, as the test decides.
 
-For each request a function of the test says what happens to it: `SeededFaults` by a seed, or one's own. Everything else passes
-as it is: signatures cover the host that the client named, so that the server accepts them. Counts requests and bytes.
+For each request a function of the test decides what happens to it: `SeededFaults` by a seed, or a function of its own.
+Everything else passes unchanged: signatures cover the host that the client named, so the server accepts them. Counts requests
+and bytes.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refuse:
-    """An error in place of the answer; the server never sees the request."""
+    """Returns an error instead of the answer; the server never sees the request."""
 
     status: int
     code: str
@@ -44,21 +45,22 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutOff:
-    """The connection closes after this share of the answer's body. With 0 nothing is answered, though the request was done."""
+    """Closes the connection after this share of the answer's body. With 0 there is no answer, although the request was carried
+    out."""
 
     share: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delay:
-    """The request is done, and answered later."""
+    """Carries out the request, and answers later."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """The request is done once this is set; other requests pass meanwhile."""
+    """Carries out the request once this is set; other requests pass meanwhile."""
 
     until: threading.Event
 
@@ -82,9 +84,9 @@ class Counts:
 
 
 class SeededFaults:
-    """Shares of all requests, by chance; the same seed and order of requests give the same faults.
+    """Random shares of all requests; the same seed and order of requests give the same faults.
 
-    Only what is read is cut off: other answers come in one piece or not at all."""
+    Only the answers to reads are cut off: other answers come in one piece or not at all."""
 
     def __init__(self, seed: int, *, slow_down: float = 0.0, cut_off: float = 0.0, lost: float = 0.0, delay: float = 0.0,
                  delay_seconds: float = 0.05) -> None:  # fmt: skip
@@ -100,7 +102,7 @@ class SeededFaults:
 
 
 class ExpiredFor:
-    """The first so many requests are refused: a credential that has expired, until somebody renews it."""
+    """Refuses this many requests first: a credential that has expired, until it is renewed."""
 
     def __init__(self, requests: int) -> None:
         self._requests = requests
@@ -110,7 +112,7 @@ class ExpiredFor:
 
 
 class FaultyS3:
-    """`settings` lead to the proxy; `decide` may be exchanged while it runs."""
+    """`settings` lead to the proxy; `decide` may be replaced while it runs."""
 
     def __init__(self, settings: Mapping[str, str], decide: Decide) -> None:
         self.upstream = urlsplit(settings["endpoint"]).netloc
@@ -130,7 +132,7 @@ class FaultyS3:
         self._server.server_close()
 
     def fault_of(self, method: str, path: str, size: int) -> Fault | None:
-        """One request after the other: a function of the test need not think of threads."""
+        """One request after the other, so that the test's function need not be thread-safe."""
         with self._lock:
             request = Request(number=self._number, method=method, path=path, size=size)
             self._number += 1
@@ -149,7 +151,7 @@ class FaultyS3:
 
 @contextmanager
 def faulty_s3(settings: Mapping[str, str], decide: Decide = lambda request: None) -> Iterator[FaultyS3]:
-    """In front of the server with these settings."""
+    """Runs in front of the server with these settings."""
     proxy = FaultyS3(settings, decide)
     proxy.start()
     try:
@@ -163,7 +165,7 @@ class _Server(ThreadingHTTPServer):
     proxy: FaultyS3
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that has gone, or was left: what this proxy is for."""
+        """A client that hangs up is normal here: this proxy causes it."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -199,7 +201,7 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in answer.getheaders():
             if name.lower() not in HOP_BY_HOP:
                 self.send_header(name, value)
-        if self.command != "HEAD" and answer.length is None:  # it came in chunks: ours ends with the connection
+        if self.command != "HEAD" and answer.length is None:  # it came in chunks: this answer ends with the connection
             self.send_header("Connection", "close")
             self.close_connection = True
         self.end_headers()

@@ -1,9 +1,9 @@
 """The four stories on real brokers with the guard beside them, step by step: what it must prevent.
 
-One outage of broker 3, twice as long as delete.retention.ms. The guard runs as one runs it, `headstone guard --apply`, in a
-process of its own. What is compared: that nothing which broker 3 misses goes while it is away, that every override is as it was
-when the guard has let go, that every broker serves the same and the right table. Times are measured on the way. What else
-happens meanwhile is `guarded_troubles.py`'s.
+One outage of broker 3, twice as long as delete.retention.ms. The guard runs as a user runs it, `headstone guard --apply`, in a
+process of its own. Checked: nothing that broker 3 misses is removed while it is away; every override is as it was once the
+guard has released; every broker serves the same, correct table. Times are measured on the way. `guarded_troubles.py` has what
+else happens meanwhile.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ MARGINS = (
 )  # fmt: skip
 STEP_SECONDS_MAX = 180
 PASSED = 2
-"""So many times delete.retention.ms, broker 3 is away."""
+"""Broker 3 is away for this many times delete.retention.ms."""
 
 KINDS = (*AlarmKind, REFUSED, UNSEEN, CLUSTER_LOST)
 
 
 @dataclass(slots=True, kw_only=True)
 class Guarded:
-    """What came of one run. Removed: topics and brokers that lost what broker 3 missed while it was away."""
+    """The result of one run. `removed`: topics and brokers that lost what broker 3 missed while it was away."""
 
     trouble: str
     kafka: str
@@ -47,7 +47,7 @@ class Guarded:
     log_bytes: dict[str, int] = field(default_factory=dict)
     log: str = ""
     alarms: list[str] = field(default_factory=list)
-    """The kinds that the guard raised, in this order."""
+    """The kinds that the guard raised, in order."""
 
     @property
     def is_right(self) -> bool:
@@ -90,12 +90,12 @@ class Guard:
         return self.output.read_text(errors="replace") if self.output.exists() else ""
 
     def alarms(self) -> list[str]:
-        """The kind of each alarm that was raised, as often as it was."""
+        """The kind of each alarm, once for each time it was raised."""
         raised = [line.partition("ALARM ")[2] for line in self.said().splitlines() if "ALARM " in line]
         return [kind for line in raised for kind in KINDS if f": {kind}" in line]
 
     def wait_alarm(self, kind: str, *, times: int = 1) -> None:
-        """Until it was raised so often. It is what a person hears."""
+        """Waits until it was raised this often, as a person would see it."""
         assert kind in KINDS
         wait_until(lambda: self.alarms().count(kind) >= times, f"{times} alarms: {kind}", seconds_max=STEP_SECONDS_MAX)
 
@@ -113,7 +113,7 @@ class Play:
         self._began = 0.0
 
     def own(self, topic: str, broker: int | None = None) -> dict[str, str | None]:
-        """The topic's own overrides, as that very broker says."""
+        """The topic's own overrides, according to that very broker."""
         configs = self.admin.topic_configs([topic], broker=broker)[topic]
         return {name: configs[name].value if name in configs and configs[name].own else None for name, _ in HOLD}
 
@@ -138,7 +138,7 @@ class Play:
         self.result.log_bytes["held"] = self._log_bytes()
 
     def wait_past_danger(self) -> None:
-        """Traffic, while whatever is due would go if somebody cleaned."""
+        """Writes until whatever is due would be gone if a broker cleaned."""
         while time.monotonic() < self._began + PASSED * RETENTION_MS / 1000:
             self._fill()
             time.sleep(ROLL_MS / 1000)
@@ -157,7 +157,7 @@ class Play:
         self._began = time.monotonic()
 
     def wait_released(self, *, cleans: bool = True) -> None:
-        """`cleans`: and until the cleaners have removed what they had to keep."""
+        """`cleans`: also wait until the cleaners have removed what they had to keep."""
 
         def released() -> bool:
             self._fill()
@@ -172,7 +172,7 @@ class Play:
         if not cleans:
             return
         for scene in self.stage.scenes:
-            if not scene.moves.after:  # whose markers are newer stay
+            if not scene.moves.after:  # newer markers of the others stay
                 wait_removed(self.stage.cluster, scene)
         self.note("back to cleaned")
 

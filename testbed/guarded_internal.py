@@ -1,8 +1,8 @@
 """Kafka's own compacted topics as victims: a group that was deleted, a transactional id that expired, broker 3 away meanwhile.
 
 `__consumer_offsets` and `__transaction_state` are compacted logs like any other: the deletion is a tombstone, and a broker that
-missed it brings what it deleted back when it becomes the coordinator. Owns what is done to the two topics and how their
-coordinators are asked; outages, the guard and what is compared are those of the other stories.
+missed it brings back what was deleted when it becomes the coordinator. Owns what is done to the two topics and how their
+coordinators are asked; outages, the guard and the checks are those of the other stories.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from testbed.guarded_troubles import Tell, late, undisturbed
 OFFSETS, TRANSACTIONS = "__consumer_offsets", "__transaction_state"
 TOPIC = "orders"
 NAME = "billing"
-"""Of the group that is deleted, and of the transactional id that expires."""
+"""The group that is deleted, and the transactional id that expires."""
 OTHER = "others"
 OFFSET = 42
 EXPIRY_MS = 12_000
-"""transactional.id.expiration.ms of brokers 1 and 2: longer than it takes to switch a broker off. Broker 3 has Kafka's week:
-what it brings back stays long enough to be seen."""
+"""transactional.id.expiration.ms of brokers 1 and 2: longer than it takes to stop a broker. Broker 3 has Kafka's default of a
+week, so what it brings back stays long enough to be seen."""
 BROKER_SETTINGS_HERE = {
     **BROKER_SETTINGS,
     "offsets.topic.num.partitions": 1,
@@ -56,7 +56,7 @@ UNGUARDED = "internal-unguarded"
 
 
 class Forgotten(Moves):
-    """One topic's story: every record whose key has the name, value or tombstone, is to be removed."""
+    """One topic's story: every record whose key contains the name, value or tombstone, is to be removed."""
 
     __slots__ = ()
 
@@ -77,7 +77,7 @@ STORIES = (
 
 
 class Coordinators:
-    """What the coordinators of groups and transactions are told and asked, with Kafka's own admin client.
+    """Asks and instructs the coordinators of groups and transactions, with Kafka's own admin client.
 
     It finds the coordinator anew for every question, and asks again while that one loads its log."""
 
@@ -105,14 +105,14 @@ class Coordinators:
         return None if committed is None else int(committed.offset())
 
     def transact(self, name: str) -> None:
-        """One transaction of a producer that is never seen again; returns when its coordinator has done with it."""
+        """One transaction of a producer that is never seen again; returns when its coordinator has finished it."""
         producer = self._client.producer(linger_ms=0, transactional_id=name)
         _transaction(producer)
         producer.close()
         wait_until(lambda: self.transaction(name) == "CompleteCommit", f"the transaction of {name}")
 
     def transaction(self, name: str) -> str | None:
-        """The state of a transactional id; None: nobody knows it."""
+        """The state of a transactional id; None if it is unknown."""
         from py4j.protocol import Py4JJavaError
 
         asked = self._admin.describeTransactions(self._java.list([name])).description(name)
@@ -127,7 +127,7 @@ class Coordinators:
         self.commit(OTHER, time.monotonic_ns())
 
     def fill_transactions(self) -> None:
-        """Of a producer that is made again when its id may have expired."""
+        """Writes with a producer that is created again when its id may have expired."""
         if self._producer is None or time.monotonic() - self._used > EXPIRY_MS / 2000:
             self._producer = self._client.producer(linger_ms=0, transactional_id=OTHER)
         _transaction(self._producer)
@@ -164,7 +164,7 @@ class InternalStage(Stage):
         self.wait_replicated()
 
     def switch_off(self) -> None:
-        """With one more transaction before it, from which the time to expire is counted."""
+        """With one more transaction before it, from which the time to expire counts."""
         self.coordinators.transact(NAME)
         self.wait_replicated()
         super().switch_off()
@@ -193,7 +193,7 @@ class InternalStage(Stage):
         return [scene.outage for scene in self.scenes]
 
     def _all_say(self, leader: int) -> bool:
-        """Whichever broker names the coordinator, it names this one."""
+        """Whether every broker names this coordinator."""
         topics = [scene.topic for scene in self.scenes]
         leaders = set()
         for number in BROKERS:
@@ -210,7 +210,7 @@ class InternalStage(Stage):
 
 
 def _shown(cluster: Cluster, number: int, topic: str) -> list[str]:
-    """Such as `3:billing orders=26 bytes`, `7:billing orders=null`: the printable part of what the coordinators wrote."""
+    """For example `3:billing orders=26 bytes`, `7:billing orders=null`: the printable part of what the coordinators wrote."""
     batches = read_running_log(cluster.brokers[number].log_dir / f"{topic}-0")
     return [
         f"{r.offset}:{_printable(r.key or b'')}={'null' if r.value is None else f'{len(r.value)} bytes'}"
@@ -224,7 +224,7 @@ def _printable(key: bytes) -> str:
 
 
 class InternalPlay(Play):
-    """The danger begins when the later of the two tombstones is written, not when broker 3 goes."""
+    """The danger begins when the later of the two tombstones is written, not when broker 3 stops."""
 
     def wait_past_danger(self) -> None:
         stage = self.stage
@@ -245,7 +245,7 @@ INTERNAL_TROUBLES: dict[str, tuple[Callable[[Play], None], tuple[str, ...], int]
     "internal": (undisturbed, (), RETENTION_MS),
     "internal-late": (late, ("--allow", "readmission"), RETENTION_MS),
 }
-"""With what the guard is allowed, and delete.retention.ms. The first is what they all look like without a guard: corrupt."""
+"""With what the guard is allowed, and delete.retention.ms. The first runs without a guard, and ends corrupt."""
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """What happens to the guard, the brokers and the topics while broker 3 is away: one function for each trouble.
 
 Each plays the four stories to their end, and waits for what the guard must do and say on the way.
-`campaigns/guarded_outages.py` plays them.
+`campaigns/guarded_outages.py` runs them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from testbed.guarded import RETENTION_MS, STEP_SECONDS_MAX, Guard, Guarded, Play
 from testbed.login import PASSWORD, add_login, allow, login_bootstrap, login_words, take_back
 
 LATE, AHEAD = 2, 2
-"""The broker that gets its copies only while broker 3 is away; the one whose clock is ahead."""
+"""The broker that gets its copies only while broker 3 is away; the broker whose clock is ahead."""
 AHEAD_SECONDS = 3600
 COORDINATING = "__transaction_state"
 
@@ -47,7 +47,7 @@ def undisturbed(play: Play) -> None:
 
 
 def killed(play: Play) -> None:
-    """kill -9 as soon as it holds; it comes back when the danger would be over."""
+    """kill -9 as soon as it holds; it is restarted when the danger would be over."""
     play.guard.start()
     play.away()
     play.wait_held()
@@ -76,13 +76,13 @@ def failover(play: Play) -> None:
 
 
 def slow(play: Play) -> None:
-    """Broker 1 stands still for a second out of two: whatever it is asked is answered late."""
+    """Broker 1 is suspended for one second out of two, so everything it is asked is answered late."""
     with _every(2.0, lambda: _halt(play, 1, 1.0)):
         undisturbed(play)
 
 
 def robot(play: Play) -> None:
-    """Every second somebody deletes whatever overrides a topic has of the three; only the cluster default is out of reach."""
+    """Every second a robot deletes a topic's overrides of the three settings; only the cluster default is out of its reach."""
 
     def undo() -> None:
         for scene in play.stage.scenes:
@@ -96,7 +96,7 @@ def robot(play: Play) -> None:
 
 
 def late(play: Play) -> None:
-    """Nobody guards until everything is removed; then the guard finds a replica that must not lead."""
+    """No guard runs until everything is removed; then the guard finds a replica that must not lead."""
     play.away()
     play.stage.wait_removed()
     play.stage.go_on()
@@ -120,7 +120,7 @@ def _readmitted(play: Play, what: str) -> None:
 
 
 def refused(play: Play) -> None:
-    """The guard's user may not change configs when it must hold, and again when it must let go."""
+    """The guard's user may not change configs when it must hold, and again when it must release."""
     topics = len(play.topics)
     play.guard.start()
     _forbid(play)
@@ -139,7 +139,7 @@ def refused(play: Play) -> None:
 
 
 def refused_too_long(play: Play) -> None:
-    """It may not hold before everything is removed: it says so, and readmits once it may."""
+    """It may not hold before everything is removed: it reports that, and readmits once it is permitted."""
     play.guard.start()
     _forbid(play)
     play.away()
@@ -152,7 +152,7 @@ def refused_too_long(play: Play) -> None:
 
 
 def added(play: Play) -> None:
-    """Broker 2 gets a copy of each topic while broker 3 is away and no hold is due yet: it is for the new copy."""
+    """Broker 2 gets a copy of each topic while broker 3 is away and no hold is due yet: the hold is for the new copy."""
     _assign(play, tuple(broker for broker in BROKERS if broker != LATE))
     play.guard.start()
     play.away()
@@ -165,8 +165,9 @@ def added(play: Play) -> None:
 
 
 def clock(play: Play) -> None:
-    """Broker 2 is an hour ahead, delete.retention.ms is an hour longer than usual: what another broker has stamped is due there
-    as early as usual. It gets its copies while broker 3 is away; only who knows of the clock has held by then."""
+    """Broker 2 is an hour ahead and delete.retention.ms an hour longer than usual, so what another broker has stamped is due
+    there as early as usual. Broker 2 gets its copies while broker 3 is away; only a guard that knows of the clock has held by
+    then."""
     _assign(play, tuple(broker for broker in BROKERS if broker != LATE))
     play.guard.start()
     _coordinate(play)
@@ -180,7 +181,8 @@ def clock(play: Play) -> None:
 
 
 def clock_beyond(play: Play) -> None:
-    """Broker 2 is an hour ahead, delete.retention.ms is seconds: no hold is in time. It is told, held for and read."""
+    """Broker 2 is an hour ahead, delete.retention.ms is seconds: no hold is in time. The guard reports that, holds, and
+    reads."""
     play.guard.start()
     _coordinate(play)
     play.guard.wait_alarm(AlarmKind.RETENTION_TOO_SHORT, times=len(play.topics))
@@ -202,8 +204,8 @@ def _permit(play: Play) -> None:
 
 
 def _assign(play: Play, brokers: tuple[int, ...]) -> None:
-    """Returns when every copy that can be there is in sync, and those of others are gone. Before 4.0 Kafka calls a reassignment
-    over only when who is away is back too."""
+    """Returns when every copy that can exist is in sync, and other copies are gone. Before 4.0 Kafka does not finish a
+    reassignment until absent brokers are back."""
     play.admin.reassign({TopicPartition(topic, 0): brokers for topic in play.topics})
     running = {number for number in brokers if play.stage.cluster.brokers[number].running}
     folders = [play.stage.cluster.brokers[number].log_dir for number in BROKERS if number not in brokers]
@@ -221,8 +223,8 @@ def _with_clock(cluster: Cluster) -> None:
 
 
 def _coordinated(stage: Stage) -> None:
-    """All transactions are kept by the broker that is ahead: where clocks differ, who takes over ends them at once. And by its
-    stamps the guard sees its clock."""
+    """The broker that is ahead keeps all transactions: where clocks differ, a broker that takes over would end them at once.
+    And its stamps show its clock to the guard."""
     check_ahead(stage.cluster.brokers[AHEAD], AHEAD_SECONDS)
     stage.client.producer(transactional_id=COORDINATING).close()
     partitions = int(str(stage.cluster.brokers[AHEAD].settings["transaction.state.log.num.partitions"]))
@@ -230,7 +232,7 @@ def _coordinated(stage: Stage) -> None:
 
 
 def _coordinate(play: Play) -> None:
-    """A stamp of now: on a cluster in use there is always one."""
+    """Writes a stamp of now, as a cluster in use always has one."""
     for topic in play.topics:
         play.stage.client.producer(transactional_id=f"{COORDINATING} {topic}").close()
 
@@ -255,7 +257,7 @@ def _halt(play: Play, number: int, seconds: float) -> None:
 
 @contextmanager
 def _every(seconds: float, act: Callable[[], None]) -> Iterator[None]:
-    """What it cannot do now, it does the next time."""
+    """If it fails, it tries again the next time."""
     ended = threading.Event()
 
     def run() -> None:
@@ -276,7 +278,7 @@ def _every(seconds: float, act: Callable[[], None]) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """`words` are for the guard, `prepare` is before the brokers start, `arrange` before the stories begin."""
+    """`words` are for the guard, `prepare` is called before the brokers start, `arrange` before the stories begin."""
 
     act: Callable[[Play], None]
     words: tuple[str, ...] = ()
@@ -307,10 +309,10 @@ TROUBLES: dict[str, Trouble] = {
 def play_guarded(
     distribution: Distribution, root: Path, name: str, *, tell: Tell, variants: Sequence[str] = VARIANTS
 ) -> Guarded:
-    """Raises Unfinished, with what the guard said, if something that must happen does not."""
+    """Raises Unfinished, with the guard's output, if something that must happen does not."""
     trouble = TROUBLES[name]
     result = Guarded(trouble=name, kafka=distribution.version)
-    # Overrides of the three are the robot's to delete: the brokers' default makes cleaners quick instead.
+    # The robot deletes overrides of the three settings, so the brokers' default makes cleaners quick instead.
     topic = {name: value for name, value in TOPIC_SETTINGS.items() if name != RATIO}
     topic["delete.retention.ms"] = trouble.retention_ms
     broker = {**BROKER_SETTINGS, "log.cleaner.min.cleanable.ratio": TOPIC_SETTINGS[RATIO]}

@@ -1,6 +1,6 @@
-"""Kafka's own command-line tools under their usual names, for whoever runs commands as they are printed for operators.
+"""Kafka's own command-line tools under their usual names, to run commands as they are printed for operators.
 
-A folder of shell scripts, each of which starts the tool's class from the libraries of the testbed; `headstone` is there too.
+A folder of shell scripts, each of which starts the tool's class from the testbed's libraries; `headstone` is there too.
 """
 
 from __future__ import annotations

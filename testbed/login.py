@@ -1,6 +1,6 @@
-"""A cluster with a second listener where one logs in, and a user whose permissions come and go.
+"""A cluster with a second listener that requires a login, and a user whose permissions come and go.
 
-Who uses the plain listener may do everything. Knows nothing of what the user is for.
+On the plain listener everything is permitted. Knows nothing of what the user is for.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ANSWER_SECONDS_MAX = 60
 
 
 def add_login(cluster: Cluster) -> None:
-    """Before it starts."""
+    """Call before the cluster starts."""
     settings = {
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,LOGIN:SASL_PLAINTEXT",
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer", "super.users": "User:ANONYMOUS",
@@ -42,21 +42,22 @@ def login_settings(password: str = PASSWORD) -> dict[str, str]:
 
 
 def login_words(password: str) -> list[str]:
-    """For a command of ours; `password` may be a reference."""
+    """Options for a headstone command; `password` may be a reference."""
     return [
         word for name, value in login_settings(password).items() for word in ("--kafka-conf", f"{name}={value}")
     ]  # fmt: skip
 
 
 def super_client(cluster: Cluster) -> Any:
-    """Of librdkafka, which has calls for permissions. A new one each time: an old one waits for a controller that is gone."""
+    """Uses librdkafka, which has calls for permissions. A new client each time: an old one would wait for a controller that is
+    gone."""
     from confluent_kafka.admin import AdminClient
 
     return AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
 
 
 def allow(cluster: Cluster, kind: str, name: str, operations: Sequence[str]) -> None:
-    """`kind` is TOPIC or BROKER, as which librdkafka knows the cluster; a topic `*` is every topic."""
+    """`kind` is TOPIC or BROKER, librdkafka's name for the cluster; a topic `*` is every topic."""
     for operation in operations:
         rule, client = _rule("AclBinding", kind, name, operation), super_client(cluster)
         client.create_acls([rule])[rule].result(ANSWER_SECONDS_MAX)
@@ -71,7 +72,7 @@ def take_back(cluster: Cluster, kind: str, name: str, operations: Sequence[str])
 def _rule(shape: str, kind: str, name: str, operation: str) -> Any:
     import confluent_kafka.admin
 
-    admin: Any = confluent_kafka.admin  # its names are there, its types do not say so
+    admin: Any = confluent_kafka.admin  # its names exist, but its type stubs lack them
     return getattr(admin, shape)(
         admin.ResourceType[kind], name, admin.ResourcePatternType.LITERAL, f"User:{USER}", "*",
         admin.AclOperation[operation], admin.AclPermissionType.ALLOW,

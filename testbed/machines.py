@@ -1,6 +1,6 @@
-"""A command on a machine of its own, as far as files go: a mount namespace with its own /tmp, where some folders are empty.
+"""Runs a command as if on a separate machine, as far as files go: a mount namespace with its own /tmp, and some empty folders.
 
-Programs, Python and this repository are seen as they are; processes and the network are shared. Owns `unshare` and what is
+Programs, Python and this repository are visible as they are; processes and the network are shared. Owns `unshare` and what is
 mounted; knows nothing of what runs there. Linux only.
 """
 
@@ -28,19 +28,20 @@ class MachinesUnavailable(Exception):
 
 
 def machine(hidden: Iterable[Path] = ()) -> list[str]:
-    """What to put in front of a command: it runs under the same process id, with temporary folders and `hidden` empty."""
+    """The prefix of a command: it runs under the same process id, with temporary folders and `hidden` empty."""
     folders = _outermost([*TEMPORARY, *(folder.resolve() for folder in hidden)])
     return [*_unshare(), "sh", "-ec", _script(folders, _kept(folders)), "machine"]
 
 
 def environment() -> dict[str, str]:
-    """Ours, with this repository's packages in front, and temporary files where every machine has a folder."""
+    """This process's environment, with this repository's packages in front, and temporary files where every machine has a
+    folder."""
     packages = [str(ROOT / "src"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(packages), "TMPDIR": str(TEMPORARY[0])}
 
 
 def _script(folders: Sequence[Path], kept: Sequence[Path]) -> str:
-    """What is needed and lies in a folder that will be empty is held open, and mounted again where it was."""
+    """What is needed and lies in a folder that will be empty is held open, and mounted again in its place."""
     held = {str(number): shlex.quote(str(path)) for number, path in enumerate(kept, FIRST_FREE_DESCRIPTOR)}
     lines = [f"exec {number}<{path}" for number, path in held.items()]
     lines += [f"mount -t tmpfs -o mode=1777 machine {shlex.quote(str(folder))}" for folder in folders]
@@ -64,14 +65,14 @@ def _java_home(variables: Mapping[str, str]) -> list[Path]:
 
 
 def _outermost(folders: Iterable[Path]) -> list[Path]:
-    """Without those that lie in another, and without those that are not there."""
+    """Without folders inside another one, and without those that do not exist."""
     there = sorted({folder for folder in folders if folder.is_dir()})
     return [folder for folder in there if not any(folder != other and folder.is_relative_to(other) for other in there)]
 
 
 @functools.cache
 def _unshare() -> tuple[str, ...]:
-    """As root, or as root of a user namespace of our own."""
+    """As root, or as root of its own user namespace."""
     refusals = []
     for command in (("unshare", "--mount"), ("unshare", "--map-root-user", "--mount")):
         reason = _refusal([*command, "mount", "-t", "tmpfs", "trial", "/tmp"])

@@ -1,7 +1,7 @@
 """Apache Kafka from Maven by coordinates, into a cache outside the repository; or from `KAFKA_HOME`.
 
-A version is fetched once. The folder looks like an unpacked release as far as Headstone cares: it has `libs`. Beside them a
-broker that runs once leaves an archive of its classes: the hundreds of Java processes of the tests start in half the time.
+Fetches each version once. The folder looks like an unpacked release as far as Headstone needs it: it has `libs`. A broker that
+runs once leaves an archive of its classes beside them, so the hundreds of Java processes of the tests start in half the time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LOGGING = {
         ("org.apache.logging.log4j", "log4j-core", "2.25.2"),
     ],
 }
-"""A release brings its logging; Maven's jars leave it to the user. By major version."""
+"""A release brings its logging library; Maven's jars leave the choice to the user. By major version."""
 
 
 SPARK_CONNECTOR = [
@@ -37,11 +37,11 @@ SPARK_CONNECTOR = [
     ("org.apache.kafka", "kafka-clients", "3.9.2"),
     ("org.apache.commons", "commons-pool2", "2.12.0"),
 ]
-"""Spark's Kafka source and what it needs beside Spark's own jars; releases that every mirror has, and that work with 4.3."""
+"""Spark's Kafka source and what it needs besides Spark's own jars; releases that every mirror has, and that work with 4.3."""
 
 
 class KafkaUnavailable(Exception):
-    """Why there is no Kafka here, and what would bring it."""
+    """Why there is no Kafka here, and what would provide it."""
 
 
 def kafka(version: str) -> Distribution:
@@ -51,7 +51,7 @@ def kafka(version: str) -> Distribution:
         return distribution_at(home)
     root = fetched(version)
     with open(root / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # who comes second waits for the first
+        fcntl.flock(lock, fcntl.LOCK_EX)  # a second run waits for the first
         if not (root / ARCHIVE).exists():
             _leave_archive(root)
     return distribution_at(root)
@@ -87,7 +87,7 @@ def _fetch(version: str, root: Path) -> None:
 
 
 def _leave_archive(root: Path) -> None:
-    """Of what a broker loads from its start to its end."""
+    """An archive of the classes that a broker loads from start to end."""
     draft = root / f"{ARCHIVE}.{os.getpid()}"
     machine = Machine(java_options=(*QUICK_JAVA, f"-XX:ArchiveClassesAtExit={draft}"))
     with (
@@ -100,7 +100,7 @@ def _leave_archive(root: Path) -> None:
 
 
 def _fetch_jars(what: str, wanted: Sequence[tuple[str, str, str]], root: Path, *, alone: bool = False) -> None:
-    """Into a folder beside the final one, renamed when complete: a run that is killed or not alone does no harm."""
+    """Into a folder beside the final one, renamed when complete: a run that is killed, or not alone, does no harm."""
     if shutil.which("mvn") is None:
         raise KafkaUnavailable(
             f"{what} is fetched with Maven, and there is no mvn on PATH: install maven, or set KAFKA_HOME"
@@ -130,7 +130,7 @@ def _run(command: list[str], what: str) -> subprocess.CompletedProcess[str]:
 
 
 def _pom(wanted: Sequence[tuple[str, str, str]], *, alone: bool) -> str:
-    """`alone`: without what they depend on."""
+    """`alone`: without dependencies."""
     nothing = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
     entries = "".join(
         f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId><version>{release}</version>"

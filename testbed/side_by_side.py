@@ -30,12 +30,12 @@ from testbed.workloads import INDEX_INTERVAL_BYTES, SEGMENT_BYTES, Workload
 
 RETENTION_MS = 1000
 RETENTION_OF_MANY_PASSES_MS = 20_000
-"""Longer than one cleaning of several passes: their exact times are not known, so no horizon may pass between them."""
+"""Longer than one cleaning of several passes: their exact times are unknown, so no horizon may pass between them."""
 BEGAN = re.compile(r"\[(\S+ \S+?),(\d{3})\] INFO Cleaner \d+: Beginning cleaning of log (\S+) ")
 HORIZON = re.compile(r"OptionalLong\[(\d+)\]")
 BEHIND_MAX = 10
 CLOCKS_APART_MS = 100
-"""Between a pass reading the clock and its line in the log; a stamped horizon tells the exact time."""
+"""Between a pass's reading of the clock and its line in the log; a stamped horizon tells the exact time."""
 
 TINY_MAP = {"log.cleaner.dedupe.buffer.size": (1 << 20) + 24, "log.cleaner.io.buffer.load.factor": 0.0007}
 TINY_MAP_KEYS = int(((1 << 20) + 24) // 24 * 0.0007)
@@ -53,7 +53,7 @@ class Comparison:
     overlooked: int = 0
     """Superseded records that the real cleaner left because it took their successors for aborted (docs/rules.md)."""
     behind: int = 0
-    """Passes more than the real cleaner's that we needed to get as far."""
+    """How many more passes Headstone needed than the real cleaner to get as far."""
     differences: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
@@ -88,7 +88,7 @@ def compare_round(workload: Workload, work: Path, result: Comparison, *, index_k
             now = exact if abs(exact - began) < CLOCKS_APART_MS else began
             _compact(our_logs / name, now, retention_ms, index_keys_max)
             result.passes += 1
-        # What the real cleaner overlooks takes no room in its map, so that a pass of its may reach farther than ours.
+        # What the real cleaner overlooks takes no room in its map, so one of its passes may reach farther.
         while many_passes and _behind(our_logs, real_logs, name) and result.behind < BEHIND_MAX:
             _compact(our_logs / name, now, retention_ms, index_keys_max)
             result.behind += 1
@@ -117,7 +117,7 @@ def _records(lines: Sequence[str]) -> int:
 
 
 def passes(broker: Broker, start: int) -> dict[str, list[int]]:
-    """When each partition's passes began, from what the broker logged behind `start`."""
+    """When each partition's passes began, according to the broker's log after `start`."""
     starts_ms: dict[str, list[int]] = {}
     with open(broker.output, "rb") as file:
         file.seek(start)
@@ -129,7 +129,7 @@ def passes(broker: Broker, start: int) -> dict[str, list[int]]:
 
 
 def _copy(log_dir: Path, to: Path, partitions: Sequence[str]) -> None:
-    """No high watermark: its checkpoint is behind by seconds, and everything is replicated on one broker."""
+    """Without the high watermark checkpoint: it is seconds behind, and on one broker everything is replicated."""
     left = shutil.ignore_patterns("*.deleted", "*.cleaned", "*.swap")
     for name in partitions:
         shutil.copytree(log_dir / name, to / name, ignore=left)
@@ -177,7 +177,7 @@ def _differences(
     if cleaned != {file for file in our_dump if int(Path(file).stem) < (reached or 0)}:
         if not (
             packed and many_passes
-        ):  # sizes after the first pass are our encoders', and they decide the next grouping
+        ):  # sizes after the first pass depend on the encoder, and they decide the next grouping
             yield f"segments {sorted(real)} and {sorted(our_dump)}"
         yield from _lines_differ(
             name, *([line for file in sorted(some) for line in some[file]] for some in (real, our_dump))
@@ -203,7 +203,7 @@ def _lines_differ(where: str, real_lines: Sequence[str], our_lines: Sequence[str
 
 
 def _overlooked(real: Mapping[str, Sequence[str]], our_dump: Mapping[str, Sequence[str]]) -> tuple[list[str], int]:
-    """Where passes begin in mid-segment between transactions: we may have less, if all of it is superseded."""
+    """Where passes begin in mid-segment between transactions, Headstone may have less, if all of it is superseded."""
     real_keys = _by_offset(real)
     our_keys = _by_offset(our_dump)
     newest: dict[str, int] = {}
@@ -229,7 +229,7 @@ def _by_offset(files: Mapping[str, Sequence[str]]) -> dict[int, str]:
 
 
 def _comparable(line: str) -> str:
-    """What other encoders may change is left out, where something is encoded."""
+    """Leaves out what other encoders may change, if something is encoded."""
     line = re.sub(r"position: \d+ ", "", line)
     return line if "compresscodec: none" in line else re.sub(r"(size|crc): \d+ ", "", line)
 

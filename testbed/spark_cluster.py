@@ -1,7 +1,7 @@
-"""A Spark standalone cluster on loopback: a master, workers and, where wanted, a Spark Connect server, from pip's pyspark.
+"""A Spark standalone cluster on loopback: a master, workers and optionally a Spark Connect server, from pip's pyspark.
 
-Each is a machine of its own (`testbed.machines`): no path is shared between driver and executors. Executors can be
-killed and halted, workers added. Every process is stopped by its id.
+Each is a machine of its own (`testbed.machines`): driver and executors share no path. Executors can be killed and halted,
+workers added. Stops every process by its id.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ EXECUTOR = b"CoarseGrainedExecutorBackend"
 FIRST_WORKER = 2
 """The last number of its address."""
 DAEMON_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Several JVMs start on two cores: the second compiler would take more than it gives."""
+"""Several JVMs start on two cores: the second compiler would cost more than it saves."""
 APPLICATION_CONF = {
     "spark.ui.enabled": "false",
     "spark.driver.host": HOST,
@@ -42,7 +42,7 @@ APPLICATION_CONF = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
-"""What an application on such a cluster wants: small executors that start quickly, everything on loopback."""
+"""For an application on such a cluster: small executors that start quickly, everything on loopback."""
 
 SPECULATION = {
     "spark.speculation": "true",
@@ -52,13 +52,13 @@ SPECULATION = {
     "spark.speculation.minTaskRuntime": "100ms",
     "spark.speculation.efficiency.enabled": "false",
 }
-"""A second attempt of whatever is a little slower than the others."""
+"""A second attempt of every task that is a little slower than the others."""
 
 
 class SparkCluster:
-    """Workers are numbered in the order of their start. One core and 1 GB each: an application takes every one there is.
+    """Workers are numbered in the order of their start. One core and 1 GB each: an application takes all there are.
 
-    Each has an address of its own, because Spark runs no second attempt of a task on the host of the first."""
+    Each has its own address, because Spark runs no second attempt of a task on the host of the first."""
 
     def __init__(self, stack: ExitStack, front: Sequence[str], work_dir: str) -> None:
         self._stack = stack
@@ -73,7 +73,7 @@ class SparkCluster:
         return len(self._workers)
 
     def add_worker(self) -> int:
-        """Its number, once the master knows it."""
+        """Returns its number once the master knows it."""
         host = f"127.0.0.{FIRST_WORKER + len(self._workers)}"
         place = ["--cores", "1", "--memory", "1g", "--work-dir", f"{self._work_dir}/worker-{len(self._workers)}"]
         command = [*_class(WORKER), *_at(host), *place, self.url]
@@ -96,7 +96,7 @@ class SparkCluster:
         return [process for process in _descendants(self._workers[worker]) if EXECUTOR in _command_line(process)]
 
     def kill_executors(self, worker: int) -> int:
-        """With their Python, as when the machine's memory runs out. How many there were."""
+        """Kills them with their Python processes, as when the machine's memory runs out; returns how many there were."""
         executors = self.executors(worker)
         for executor in executors:
             _send(signal.SIGKILL, [executor, *_descendants(executor)])
@@ -104,7 +104,7 @@ class SparkCluster:
 
     @contextmanager
     def halted(self, worker: int) -> Iterator[None]:
-        """Its Python does not move until the block ends; its JVMs go on telling the driver that all is well."""
+        """Its Python processes are suspended until the block ends; its JVMs keep telling the driver that all is well."""
         processes = self._python(worker)
         assert processes, f"no task has run on worker {worker}"
         _send(signal.SIGSTOP, processes)
@@ -114,7 +114,7 @@ class SparkCluster:
             _send(signal.SIGCONT, processes)
 
     def wait_for_tasks(self, worker: int) -> None:
-        """Until the worker has begun its first."""
+        """Waits until the worker has begun its first task."""
         wait_until(lambda: bool(self._python(worker)), f"a task on worker {worker}", seconds_max=START_SECONDS_MAX)
 
     def _python(self, worker: int) -> list[int]:
@@ -126,7 +126,7 @@ class SparkCluster:
 
 @contextmanager
 def spark_cluster(*, workers: int = 2, hidden: Sequence[Path]) -> Iterator[SparkCluster]:
-    """Ready once every worker has registered. Each process is a machine of its own that lacks the `hidden` folders."""
+    """Ready once every worker has registered. Each process is a machine of its own without the `hidden` folders."""
     front = machine(hidden)
     with tempfile.TemporaryDirectory(prefix="headstone-spark-", dir="/tmp") as work_dir, ExitStack() as stack:
         cluster = SparkCluster(stack, front, work_dir)
@@ -149,7 +149,7 @@ def _at(host: str) -> list[str]:
 
 @contextmanager
 def _daemon(command: list[str], host: str, *, until: str) -> Iterator[tuple[str, int]]:
-    """The log line that contains `until`, and the process: Spark's scripts and ours end in exec, so it is the JVM itself."""
+    """Yields the log line that contains `until`, and the process id: all start scripts end in exec, so it is the JVM's."""
     variables = {"SPARK_LOCAL_IP": host, "SPARK_DAEMON_JAVA_OPTS": DAEMON_JAVA, "SPARK_DAEMON_MEMORY": "640m"}
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
@@ -194,7 +194,7 @@ def _descendants(process: int) -> list[int]:
 
 def _parent(process: int) -> int | None:
     try:
-        # The command's name is in parentheses and may hold anything; state and parent follow it.
+        # The command's name is in parentheses and may contain anything; state and parent follow it.
         return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
     except (FileNotFoundError, ProcessLookupError):
         return None

@@ -1,5 +1,5 @@
-"""`headstone guard`, which suspends itself (SIGSTOP) once, when it is about to let go: between its look and what it decides, or
-between that and what it does. Who started it lets it go on (SIGCONT).
+"""`headstone guard` that suspends itself (SIGSTOP) once, when it is about to release: between its look and its decision, or
+between its decision and its action. The process that started it wakes it (SIGCONT).
 
     python -m testbed.stopping_guard deciding|acting guard --bootstrap …
 """
@@ -27,12 +27,13 @@ class Once:
     def stop(self) -> None:
         if not self._done:
             self._done = True
-            # To this thread: one to the process may be taken by another thread, while this one goes on to let go in time.
+            # To this thread: a signal to the process may be taken by another thread, while this one continues and releases in
+            # time.
             signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
 
 def before_deciding(decide: Callable[..., Decision], once: Once) -> Callable[..., Decision]:
-    """What it decides after it was stopped, it decides of the look and at the time of before."""
+    """The decision made after the suspension still uses the look and the time from before it."""
 
     def decides(*arguments: Any) -> Decision:
         decision = decide(*arguments)

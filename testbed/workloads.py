@@ -1,7 +1,7 @@
-"""Random traffic that leaves every shape of log: codecs, clients, headers, nulls, idempotence, transactions.
+"""Random traffic that produces every shape of log: codecs, clients, headers, nulls, idempotence, transactions.
 
-Deterministic by seed as far as the traffic goes; batching and offsets are the real clients' and brokers' affair. Cleaning
-is held back until `clean` lets the brokers' cleaners run once over everything.
+The traffic is deterministic by seed; batching and offsets depend on the real clients and brokers. Cleaning is held back until
+`clean` lets the brokers' cleaners run once over everything.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FLUSH_SECONDS_MAX = 120
 
 
 def segment_bytes(release: tuple[int, ...], size: int = SEGMENT_BYTES) -> dict[str, object]:
-    """4.x has 1 MiB as the least, and an internal setting for those who test."""
+    """4.x has a minimum of 1 MiB, and an internal setting for tests."""
     return {"segment.bytes" if release < (4,) else "internal.segment.bytes": size}
 
 
@@ -37,7 +37,7 @@ def second_client(bootstrap: str, **settings: object) -> Any:
 
 
 def _flush(producer: Any) -> None:
-    """Everything is acknowledged, or we say so: librdkafka would wait for ever."""
+    """Raises if something is not acknowledged: librdkafka would wait for ever."""
     left = producer.flush(FLUSH_SECONDS_MAX)
     if left:
         raise Unfinished(f"{left} records were not acknowledged in {FLUSH_SECONDS_MAX} s")
@@ -72,7 +72,7 @@ class Workload:
             self.client.create_topic(topic, [self._replicas] * count, given)
 
     def write(self, *, records: int = 200) -> None:
-        """One round of everything; `records` for each partition, more or less. Producers live on from round to round."""
+        """One round of everything, with about `records` per partition. Producers are kept from round to round."""
         while len(self._plain) < len(CODECS):
             number = len(self._plain)
             idempotent = "true" if number % 2 == 0 else "false"
@@ -90,7 +90,7 @@ class Workload:
         self._write_transactions(records)
 
     def close_open_transaction(self) -> None:
-        """What was left open is aborted."""
+        """Aborts the open transaction."""
         if self._left_open is not None:
             self._left_open.abort()
             self._left_open.close()
@@ -98,15 +98,15 @@ class Workload:
             wait_until(self._is_decided, "the marker of what was aborted")
 
     def _is_decided(self) -> bool:
-        """A producer is told as soon as the coordinator has decided; the marker comes a moment later."""
+        """A producer gets its answer as soon as the coordinator has decided; the marker comes a moment later."""
         return self.client.end("txn", 2) == self.client.end("txn", 2, isolation=READ_COMMITTED)
 
     def close(self) -> None:
-        """While the brokers live: librdkafka's transactional producer may wait long for those that are gone."""
+        """Call while the brokers run: librdkafka's transactional producer may wait long for brokers that are gone."""
         self._rd_transactional = None
 
     def clean(self, *, delete_retention_ms: int = 1000) -> None:
-        """One pass of every broker's own cleaner over every partition; then it is held back again."""
+        """One pass of every broker's own cleaner over every partition; then cleaning is held back again."""
         for topic in self.topics:
             self.client.alter_topic(topic, {"min.compaction.lag.ms": 0, "delete.retention.ms": delete_retention_ms})
         wait_until(self._is_clean, "the cleaners are done with everything")
@@ -115,7 +115,7 @@ class Workload:
 
     def _is_clean(self) -> bool:
         """On every broker each partition is clean up to the first segment that a cleaner may not touch: the active one, or that
-        of the last stable offset. There is nothing left to begin with then."""
+        of the last stable offset. Then no cleaner has anything left to begin."""
         stable = {
             f"{topic}-{number}": self.client.end(topic, number, isolation=READ_COMMITTED)
             for topic, count in self.topics.items()
@@ -136,7 +136,7 @@ class Workload:
         producer.flush()
 
     def _supersede_all(self, producer: Producer, records: int) -> None:
-        """Every key of the partition deleted in the end."""
+        """In the end every key of the partition is deleted."""
         for i in range(records):
             producer.send("gone", 0, b"k%d" % (i % 20), self._value())
             if i % 4 == 0:
@@ -236,7 +236,7 @@ class Workload:
 
 
 def _uncleanable(partition: Path, stable: int) -> int:
-    """Where the segment of the last stable offset begins; behind all of them, the active one."""
+    """The base of the segment with the last stable offset; if that is after all of them, of the active one."""
     return max(base for path in partition.glob("*.log") if (base := int(path.stem)) <= stable)
 
 

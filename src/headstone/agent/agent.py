@@ -1,9 +1,8 @@
-"""The agent beside one broker: finds its replicas, keeps a `coordination` Replica for each, tells the guard what they claim.
+"""The agent beside one broker: finds its replicas, keeps a `coordination` Replica for each, reports their claims to the guard.
 
-Reads log directories, writes nothing. Every start of the agent is a new incarnation of all its replicas, so nothing has to
-survive it: what an earlier one claimed no longer counts. A partition that cannot be read now is left out of the report; a
-report that does not arrive is followed by the next. How files are read is `replica_files.py`'s, how it is sent
-`client.py`'s.
+Reads log directories, writes nothing. Each start of the agent is a new incarnation of all its replicas, so nothing must survive
+it: claims from before no longer count. A partition that cannot be read now is left out of the report. If a report is lost, the
+next one follows. `replica_files.py` reads files, `client.py` sends reports.
 """
 
 from __future__ import annotations
@@ -42,14 +41,14 @@ from headstone.storage.places import children
 from headstone.units import brief_duration, count
 
 SPAN_BYTES_MAX = 256 << 20
-"""Read with one report: some seconds of one core, and of the disk at most."""
+"""Read for each report: takes a few seconds of one core at most, and of the disk."""
 NO_CHALLENGE = f"0.{'0' * 64}"
-"""Of a report that nobody asked for: it is shown, and no guard would take it."""
+"""For a report that no guard asked for: it is shown to a person, and no guard would accept it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerIdentity:
-    """What meta.properties says; all log directories of a broker say the same but for their own ids."""
+    """From meta.properties. All log directories of a broker agree, except for their own ids."""
 
     cluster_id: str
     broker: int
@@ -57,7 +56,7 @@ class BrokerIdentity:
 
 
 def read_identity(log_dirs: Sequence[Path]) -> BrokerIdentity:
-    """UsageError if these are not the log directories of one broker."""
+    """Raises UsageError if these are not the log directories of one broker."""
     owners, ids = set(), []
     for log_dir in log_dirs:
         properties = meta_properties(log_dir)
@@ -85,7 +84,7 @@ class _Watched:
 
 
 class Agent:
-    """One session beside one broker. `remark` gets lines for the log, each problem once as long as it lasts."""
+    """One session beside one broker. `remark` gets lines for the log; each problem once while it lasts."""
 
     def __init__(
         self,
@@ -112,7 +111,7 @@ class Agent:
         self._scans: dict[SpanQuestion, DeletionsScan] = {}
 
     def tell(self, client: GuardClient) -> Receipt:
-        """One round: hello, read, report. Unfinished if the guard does not take it."""
+        """One round: hello, read, report. Raises Unfinished if the guard does not take the report."""
         clock_before_ms = self._clock()
         identity = self.identity
         hello = Hello(cluster_id=identity.cluster_id, broker=identity.broker, session_ms=self.session_ms)
@@ -120,7 +119,7 @@ class Agent:
         return client.report(self.report(welcome, clock_before_ms=clock_before_ms))
 
     def stay(self, client: GuardClient, stop: Stop, tell: Callable[[str], None]) -> None:
-        """Round after round. A guard that does not answer is told of once, and when it answers again."""
+        """Repeats rounds until `stop`. A guard that does not answer is reported once, and again when it answers."""
         last_text: str | None = None
         while not stop():
             try:
@@ -134,7 +133,7 @@ class Agent:
             until_asked(self._interval_ms / 1000)
 
     def report(self, welcome: Welcome, *, clock_before_ms: int) -> BrokerReport:
-        """Reads what the guard wants to hear of. Everything is read after the welcome had come: its challenge says when."""
+        """Reads what the guard wants to know, all of it after the welcome arrived: the welcome's challenge dates the report."""
         clock_after_ms = self._clock()
         if welcome.epoch != self._epoch:
             self._begin_anew(welcome.epoch)
@@ -150,7 +149,7 @@ class Agent:
         )  # fmt: skip
 
     def unasked(self) -> BrokerReport:
-        """A report for whoever wants to see one, without a guard: of the topics that are compacted by the files' own word."""
+        """A report for a person to read, without a guard: of the topics that are compacted according to the files."""
         partitions_found = self._partitions({})
         names = [str(path) for path in self.log_dirs]
         try:
@@ -163,7 +162,7 @@ class Agent:
         return self.report(welcome, clock_before_ms=self._clock())
 
     def _begin_anew(self, epoch: int) -> None:
-        """For another guard, or another life of it: what was claimed to the one before is nothing to it."""
+        """For another guard, or a restarted one: claims made to the previous one do not count."""
         self._epoch = epoch
         for watched in self._watched.values():
             self._start(watched)
@@ -173,7 +172,7 @@ class Agent:
         watched.replica.step(Started(durable=None, local=watched.facts.watermarks, fresh=self._next_life()))
 
     def _partitions(self, problems: dict[str, str]) -> list[PartitionDir]:
-        """Folders of partitions; not those of copies that are being moved, nor of what is deleted or stray."""
+        """Folders of partitions; leaves out those being moved between log directories, deleted or stray."""
         directories: dict[TopicPartition, list[PartitionDir]] = {}
         for log_dir in self.log_dirs:
             try:
@@ -222,7 +221,8 @@ class Agent:
         )
 
     def _look_again(self, watched: _Watched) -> None:
-        """Another log in the same place begins anew; one that no longer bears out its claims becomes a new incarnation."""
+        """Starts anew if another log is in the same place. If the log no longer supports its claims, it becomes a new
+        incarnation."""
         before, watched.facts = watched.facts, watched.reader.look()
         if watched.facts.life != before.life:
             self._start(watched)
@@ -230,7 +230,7 @@ class Agent:
             watched.replica.step(Truncated(local=watched.facts.watermarks, fresh=self._next_life()))
 
     def _next_life(self) -> int:
-        """Above every incarnation that any replica here ever had."""
+        """Higher than every incarnation that any replica here ever had."""
         self._fresh = max(self._fresh + 1, self._clock())
         return self._fresh
 
@@ -241,7 +241,7 @@ class Agent:
         return tuple(Answered(question=question, holds=holds) for question, holds in answers if holds is not None)
 
     def _span_answers(self, questions: Sequence[SpanQuestion]) -> tuple[SpanAnswered, ...]:
-        """A span is read once, some of it with every report; what is asked no more is forgotten."""
+        """Reads each span once, a part of it for each report. Forgets spans that are no longer asked about."""
         folders = {
             watched.reader.directory.topic_partition: watched.reader.directory for watched in self._watched.values()
         }
@@ -269,12 +269,12 @@ class Agent:
 
 
 def _unsaid(text: str) -> None:
-    """Which topics are left, and why, is for those who compact."""
+    """Not reported: which topics are left out, and why, matters only for compaction."""
 
 
 def _claimed(replica: Replica, epoch: int) -> Report:
-    """By the protocol a poll brings a report. The guard's polls carry no watermarks of the group: its brokers would not keep to
-    them, so each replica claims what its own log proves and no more."""
+    """The protocol answers a poll with a report. The guard's polls carry no group watermarks, because its brokers would not
+    keep to them: each replica claims only what its own log proves."""
     poll = Poll(leader=GUARD, leader_epoch=epoch, mtro=0, mxro=0)
     reports = [effect.message for effect in replica.step(poll) if isinstance(effect, Send)]
     [report] = [message for message in reports if isinstance(message, Report)]

@@ -1,6 +1,6 @@
 """Who may report: a shared token that signs every message, challenges that make each report count once, names in certificates.
 
-A token is never sent. Knows no network and nothing of what is reported.
+The token is never sent. Knows no network, and nothing of what is reported.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from headstone.errors import HeadstoneError, UsageError
 
 TOKEN_LENGTH_MIN = 16
 CHALLENGE_AGE_MS_MAX = 600_000
-"""An agent reads its files between the challenge and the report: on a large broker that takes a while."""
+"""An agent reads its files between the challenge and the report, which takes a while on a large broker."""
 _BROKER_NAME = re.compile(r"broker-(\d{1,10})")
 
 
 class Refusal(StrEnum):
-    """Why a message does not count."""
+    """Why a message is refused."""
 
     WRONG_TOKEN = "wrong token"
     WRONG_CERTIFICATE = "certificate of another broker"
@@ -40,7 +40,7 @@ class Refusal(StrEnum):
 
 
 class Refused(HeadstoneError):
-    """A message that does not count, and why. The text goes to its sender, who may be hostile."""
+    """A refused message, and why. The text goes to its sender, who may be hostile."""
 
     def __init__(self, kind: Refusal, reason: str) -> None:
         super().__init__(kind, reason)
@@ -53,7 +53,8 @@ class Refused(HeadstoneError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsFiles:
-    """Paths of PEM files: this side's certificate and key, and whom it trusts. None: no certificate; the system's trust."""
+    """Paths of PEM files: this side's certificate and key, and the authority that it trusts. None: no certificate; the system's
+    trust."""
 
     certificate: str | None = None
     key: str | None = None
@@ -62,7 +63,7 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Authentication:
-    """The guard's side. With an authority, who connects must show a certificate of it: that is mutual TLS."""
+    """The guard's side. With an authority in `tls`, a client must show a certificate from it: mutual TLS."""
 
     token: str | None = field(default=None, repr=False)
     tls: TlsFiles | None = None
@@ -80,7 +81,7 @@ def check_token(token: str | None) -> None:
 
 
 def signature(token: str, *parts: bytes) -> str:
-    """Over all parts with their lengths, so that none can pass for another."""
+    """Over all parts with their lengths, so that no other split of the same bytes has the same signature."""
     mac = hmac.new(token.encode(), digestmod=hashlib.sha256)
     for part in parts:
         mac.update(len(part).to_bytes(8, "big") + part)
@@ -88,12 +89,13 @@ def signature(token: str, *parts: bytes) -> str:
 
 
 def same(signature_given: str, expected: str) -> bool:
-    """In a time that does not tell how much of it is right."""
+    """Compares in constant time."""
     return hmac.compare_digest(signature_given.encode("utf-8", "replace"), expected.encode("utf-8", "replace"))
 
 
 class Challenges:
-    """Moments of the guard's that a report must name, each good for one broker and one guard process. Keeps nothing."""
+    """Challenges: moments of the guard's clock that a report must quote, each valid for one broker and one guard process.
+    Stores nothing."""
 
     def __init__(self) -> None:
         self._key = secrets.token_hex(32)
@@ -102,7 +104,7 @@ class Challenges:
         return f"{now_ms}.{self._proof(broker, now_ms)}"
 
     def moment_ms(self, broker: int, challenge: str, now_ms: int) -> int:
-        """When it was given."""
+        """When the challenge was given."""
         digits, _, proof = challenge.partition(".")
         given_ms = int(digits)
         if not same(proof, self._proof(broker, given_ms)):
@@ -119,7 +121,7 @@ class Challenges:
 
 
 def broker_named(certificate: Mapping[str, Any] | None) -> int | None:
-    """The broker that a verified certificate is of: a name such as `broker-3`. None: of no broker."""
+    """The broker that a verified certificate belongs to, from a name such as `broker-3`; None if it names no broker."""
     if not certificate:
         return None
     names = [value for kind, value in certificate.get("subjectAltName", ()) if kind == "DNS"]
@@ -149,7 +151,7 @@ def client_context(tls: TlsFiles) -> ssl.SSLContext:
 
 
 def _load(context: ssl.SSLContext, tls: TlsFiles) -> None:
-    # Python 3.13 and later refuse by default what Kafka's clients take, such as an authority without key identifiers.
+    # Python 3.13 and later refuse by default what Kafka's clients accept, such as an authority without key identifiers.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     if tls.authority is not None:
         try:
@@ -158,7 +160,7 @@ def _load(context: ssl.SSLContext, tls: TlsFiles) -> None:
             raise UsageError(f"{tls.authority}: cannot load the CA certificates: {error}") from error
     if tls.certificate is not None:
         try:
-            # Not None: OpenSSL would ask for it on the terminal.
+            # Not None: OpenSSL would ask for the password on the terminal.
             context.load_cert_chain(tls.certificate, tls.key, "")
         except (OSError, ssl.SSLError) as error:
             raise UsageError(

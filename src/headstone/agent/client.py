@@ -1,6 +1,6 @@
 """The agent's side of the conversation: one message, one answer, over HTTP, signed or by certificate.
 
-An answer that is not the guard's is an error like no answer at all. Knows nothing of what is reported.
+An answer that is not the guard's is an error, just like no answer. Knows nothing of what is reported.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NO_FILES = TlsFiles()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardAddress:
-    """Where the guard listens, and how the agent shows who it is."""
+    """The guard's address, and how the agent authenticates."""
 
     url: str
     token: str | None = field(default=None, repr=False)
@@ -53,7 +53,7 @@ class GuardAddress:
 
 
 class GuardClient:
-    """Asks the guard; every question is a connection of its own."""
+    """Sends each message to the guard on a new connection."""
 
     def __init__(self, address: GuardAddress, *, seconds_max: float = SECONDS_MAX) -> None:
         self._address = address
@@ -121,7 +121,7 @@ def _reason(error: Exception) -> str:
 
 
 def _refusal(answer: bytes, status: int) -> str:
-    """As told; what is no text for a terminal is not shown."""
+    """The reason as received; text that is unsafe for a terminal is not shown."""
     try:
         message = json.loads(answer)
     except (ValueError, RecursionError):

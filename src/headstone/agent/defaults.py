@@ -1,6 +1,6 @@
-"""What an agent goes by unless somebody says otherwise.
+"""The agent's defaults.
 
-Numbers only, so that a command line can name them without the agent behind them.
+Numbers only, so that a command line can use them without importing the agent.
 """
 
 from __future__ import annotations
@@ -11,4 +11,4 @@ from headstone.units import HOUR_MS, SECOND_MS
 REPORT_EVERY_MS = 10 * SECOND_MS
 """A guard that looks every 30 s has a fresh report at each look."""
 REPORT_INTERVAL_MS = Bounds(SECOND_MS, HOUR_MS)
-"""What an agent may be told instead."""
+"""The bounds of what an agent may be told instead."""

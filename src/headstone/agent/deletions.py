@@ -1,6 +1,6 @@
-"""Tombstones and transaction markers in batches of a log: where they are, and what is left of them.
+"""Tombstones and transaction markers in the batches of a log: where they are, and what is left of them.
 
-The one statement of what a replica can miss for good. Batches in, offsets out; where they come from is the caller's.
+The only statement of what a replica can miss for good. Batches in, offsets out; the caller reads them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ TOMBSTONE, MARKER, EMPTIED = range(3)
 
 
 def deletions_in(chunk: Chunk) -> npt.NDArray[np.int64]:
-    """Rows of offset and kind, in the order of offsets. CorruptLog if a batch cannot be read."""
+    """Rows of offset and kind, in offset order. Raises CorruptLog if a batch cannot be read."""
     is_control = (chunk.batches["attributes"] & CONTROL) != 0
     control = chunk.batches[is_control]
     rows = [np.stack([control["last_offset"], np.where(control["count"] > 0, MARKER, EMPTIED)], axis=1)]

@@ -1,7 +1,7 @@
-"""What agents and the guard say to each other, as JSON: a hello and its answer, a report and its answer.
+"""The messages between agents and the guard, as JSON: a hello and its answer, a report and its answer.
 
-Owns the format, its version and its limits. Whatever arrives is untrusted: it becomes one of these values whole, or it is
-refused. Who may say it is `authentication.py`'s; what it means is `guard/agents/truth.py`'s.
+Owns the format, its version and its limits. All input is untrusted: it either becomes one of these values completely, or is
+refused. `authentication.py` decides who may send a message, `guard/agents/truth.py` what it means.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from headstone.units import count
 
 VERSION = 2
 BODY_BYTES_MAX = 4 << 20
-"""A partition takes about 200 bytes: room for 20,000 on one broker."""
+"""A partition takes about 200 bytes: enough for 20,000 on one broker."""
 PARTITIONS_MAX = 20_000
 QUESTIONS_MAX = 20
-"""Each costs an agent the headers of a segment, at every report."""
+"""Each costs an agent the headers of a segment, for every report."""
 HELLO, REPORT = "/v1/hello", "/v1/report"
 SIGNED = "Headstone-Signature"
 GUARD = -1
-"""The guard among the members of a partition: it leads the conversation and holds no replica."""
+"""The guard's number among the members of a partition: it leads the conversation and has no replica."""
 SPANS_MAX = 4
 """Each costs an agent the bytes of its span, once."""
 INT32_MAX, INT64_MAX = 2**31 - 1, 2**63 - 1
@@ -38,7 +38,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class UnreadableReport(ValueError):
-    """No message of this version; says what is wrong with it, without repeating what may be hostile."""
+    """Not a message of this version. Says what is wrong, without repeating text that may be hostile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanQuestion:
-    """Which tombstones and markers does your replica have there?"""
+    """Which tombstones and markers does your replica have in this span?"""
 
     partition: TopicPartition
     span: OffsetSpan
@@ -59,7 +59,7 @@ class SpanQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """Agent to guard, before it reads its files. session_ms is when the agent began, by its own clock."""
+    """Agent to guard, before it reads its files. `session_ms` is when the agent began, by its own clock."""
 
     cluster_id: str
     broker: int
@@ -68,9 +68,9 @@ class Hello:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Welcome:
-    """Guard to agent. What is read after `challenge` arrived was so at some moment after it was given.
+    """Guard to agent. What the agent reads after `challenge` arrived was true at some moment after the challenge was given.
 
-    `topics` are those that the guard wants to hear of. `epoch` is the guard's leadership, in the words of the protocol.
+    `topics`: those that the guard wants reports on. `epoch`: the guard's leadership, as the protocol calls it.
     """
 
     epoch: int
@@ -82,7 +82,8 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaReport:
-    """One replica: what its files say, and what it claims by the protocol. high_watermark as it was last written down."""
+    """One replica: what its files say, and what it claims in the protocol. `high_watermark` is the last one written to its
+    checkpoint."""
 
     partition: TopicPartition
     topic_id: str | None
@@ -103,7 +104,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanAnswered:
-    """`deletions` is None until all of it was read, up to `read_to` by now."""
+    """`deletions` is None until the whole span was read; `read_to` is how far that has come."""
 
     question: SpanQuestion
     read_to: int
@@ -114,8 +115,8 @@ class SpanAnswered:
 class BrokerReport:
     """Agent to guard: all replicas of one broker.
 
-    The two clocks are the broker's machine's time before the hello was sent and when its answer had come: the moment of the
-    challenge lies between them, so the guard learns how far that clock is off.
+    The two clocks are the time of the broker's machine before the hello was sent and when its answer had arrived. The challenge
+    was given in between, so the guard learns how far that clock is off.
     """
 
     cluster_id: str
@@ -134,7 +135,7 @@ class BrokerReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """Guard to agent: how many replicas it took, and why it left the others."""
+    """Guard to agent: how many replicas it took, and why it left out others."""
 
     taken: int
     left: tuple[str, ...] = ()
@@ -306,7 +307,7 @@ def _topic(name: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Fields:
-    """An object of untrusted JSON. Fields that are not known are passed over: a newer sender may have more."""
+    """An object of untrusted JSON. Unknown fields are ignored: a newer sender may have more."""
 
     values: Mapping[str, Any]
 

@@ -1,8 +1,8 @@
-"""Which tombstones and markers one replica has in a span of offsets, by its files while its broker runs: count and digest.
+"""Which tombstones and markers one replica has in a span of offsets, from its files while its broker runs: count and digest.
 
-A replica that came back has what it missed if it has the same ones there as its leader. Reads so many bytes at a time and
-goes on from there at the next call, because a span may be a day of writing. Reads only; files that are swapped meanwhile
-make it begin anew. Who asks, and what the answer means, is `guard/agents/verification.py`'s.
+A returned replica has what it missed if it has the same ones in the span as its leader. Reads a limited number of bytes and
+continues at the next call, because a span may cover a day of writes. Reads only; if files are swapped meanwhile, it starts
+again. `guard/agents/verification.py` asks, and interprets the answer.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ WINDOW_BYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletionsDigest:
-    """Replicas with the same one have the same tombstones and markers in the span. `emptied` are markers that a cleaner has
-    removed already."""
+    """Replicas with equal digests have the same tombstones and markers in the span. `emptied` counts markers that a cleaner has
+    already removed."""
 
     count: int
     emptied: int
@@ -48,11 +48,11 @@ class DeletionsScan:
 
     @property
     def read_to(self) -> int:
-        """Up to which offset it has come."""
+        """The offset up to which it has read."""
         return self._next_offset
 
     def go_on(self, bytes_max: int) -> DeletionsDigest | None:
-        """None: not all of it was read yet, or the log does not reach its end, or does not hold still; call again."""
+        """None if more is to be read, if the log does not reach the span's end, or if it keeps changing; call again."""
         try:
             return self._go_on(bytes_max)
         except (OSError, Unsettled, CorruptLog):
@@ -80,7 +80,7 @@ class DeletionsScan:
         return None
 
     def _files(self) -> list[LogFile]:
-        """From the one that was read last on, or from the one in which the span begins."""
+        """Files from the one that was read last on, or from the one in which the span begins."""
         files = segments(self.directory)
         if self._file is not None:
             numbers = [number for number, file in enumerate(files) if (file.name, file.inode) == self._file.identity]
@@ -91,7 +91,7 @@ class DeletionsScan:
         return files[first:]
 
     def _read(self, descriptor: int, file: LogFile) -> int:
-        """Whole batches from where it was; how many bytes they have."""
+        """Reads whole batches from the current position; returns how many bytes they have."""
         if self._file is None or self._file.identity != file.identity:
             self._file, self._position = file, 0
         window = os.pread(descriptor, WINDOW_BYTES, self._position)
@@ -114,7 +114,7 @@ class DeletionsScan:
 
 
 def _whole_batches(window: bytes) -> tuple[int, int]:
-    """How many bytes of them the window begins with, and the offset behind the last."""
+    """The length of the whole batches at the window's beginning, and the offset behind the last one."""
     position, next_offset = 0, 0
     while position + HEADER_BYTES <= len(window):
         base, length = struct.unpack_from(">qi", window, position)

@@ -1,8 +1,8 @@
-"""What one replica's files say of it while its broker runs: where its log begins and ends, how far it is clean, how far plain.
+"""What one replica's files show while its broker runs: where its log begins and ends, how far it is clean, how far plain.
 
-Reads only, and never more than is true: files appear, grow, shrink, are swapped and vanish meanwhile, and what cannot be
-told is not told. Reads by position, because a mapped file that is truncated ends its reader. Only headers, and only of what
-has changed since the last time. Knows nothing of guards and networks.
+Reads only, and never reports more than is true: files appear, grow, shrink, are swapped and vanish meanwhile, and what cannot
+be known is left out. Reads by position, because truncating a mapped file would kill its reader. Reads only headers, and only of
+what has changed since the last time. Knows nothing of guards and networks.
 """
 
 from __future__ import annotations
@@ -31,28 +31,29 @@ from headstone.log.reading import PAYLOAD_BYTES_MAX, Payloads, chunk_of
 from headstone.storage.places import local
 
 _HEAD = struct.Struct(">qiibIhi")
-"""Base offset, length, leader epoch, magic, checksum, attributes, delta of the last offset: the front of a batch header."""
+"""The front of a batch header: base offset, length, leader epoch, magic, checksum, attributes, last offset delta."""
 assert _HEAD.size == LAST_OFFSET_DELTA_AT + 4
 MAGIC = 2
 WINDOW_BYTES = 4096
-"""A page: reading less of a disk costs the same, and reading more would fill the broker's page cache with values."""
+"""A page: reading less from disk costs the same, and reading more would fill the broker's page cache with values."""
 OFFSET_DIGITS = 20
 ATTEMPTS = 3
-"""A swap of segments takes the broker some renames; who meets it twice comes again with the next report."""
+"""The broker swaps segments by a few renames. If this reader meets a swap every time, it tries again for the next report."""
 SWAPPED = ": a swap of segments is under way"
 HEADERS_MAX = 1_000_000
-"""Of segments behind the active one, in one look at a partition: some seconds. The next look goes on from there."""
+"""Of closed segments, in one look at a partition: takes some seconds. The next look continues from there."""
 
 
 class Unsettled(HeadstoneError):
-    """The files changed under the reader, or are no log: nothing is known of this replica now. Look again later."""
+    """The files changed while they were read, or are not a log: nothing is known of this replica now. Look again later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaFacts:
-    """`high_watermark` and `cleaner_checkpoint` are None where the broker has written none.
+    """`high_watermark` and `cleaner_checkpoint` are None if the broker has written none.
 
-    `life` changes when the log is another one, even if nothing else tells: a folder that was deleted and made again.
+    `life` changes when there is another log in this place, even if nothing else shows it: a folder that was deleted and created
+    again.
     """
 
     life: tuple[int, ...]
@@ -62,11 +63,11 @@ class ReplicaFacts:
     high_watermark: int | None
     cleaner_checkpoint: int | None
     free_until: int
-    """Below it was seen that there is no transactional data batch."""
+    """Below this offset it was seen that there is no transactional data batch."""
 
     @property
     def watermarks(self) -> ReplicaWatermarks:
-        """What these files prove (docs/rfcs/0001-coordinated-compaction.md). Nobody claims more than was committed."""
+        """What these files prove (docs/rfcs/0001-coordinated-compaction.md). Never more than what was committed."""
         checkpoint = self.cleaner_checkpoint
         fits = checkpoint is not None and self.log_start <= checkpoint <= self.log_end
         mcco = checkpoint if checkpoint is not None and fits else self.log_start
@@ -95,7 +96,7 @@ class LogFile:
 
 
 def segments(directory: PartitionDir) -> list[LogFile]:
-    """In offset order. Unsettled while a swap is under way: then no list is the log."""
+    """In offset order. Raises Unsettled while a swap is under way: then no listing is the log."""
     files = []
     with os.scandir(local(directory.path)) as entries:
         for entry in entries:
@@ -116,7 +117,7 @@ def segments(directory: PartitionDir) -> list[LogFile]:
 
 @dataclass(slots=True, kw_only=True)
 class _Scan:
-    """How far the headers of one file were read. `last` is where its last whole batch begins, -1 if there is none."""
+    """How far the headers of one file were read. `last` is the position of its last whole batch, -1 if there is none."""
 
     file: LogFile
     next_offset: int
@@ -129,7 +130,7 @@ class _Scan:
 
 @dataclass(slots=True)
 class ReplicaReader:
-    """One partition's folder, looked at again and again."""
+    """Looks at one partition's folder repeatedly."""
 
     directory: PartitionDir
     headers_max: int = HEADERS_MAX
@@ -137,7 +138,7 @@ class ReplicaReader:
     _before: ReplicaFacts | None = None
 
     def look(self) -> ReplicaFacts:
-        """Unsettled if the files do not hold still, OSError if they are gone."""
+        """Raises Unsettled if the files keep changing, OSError if they are gone."""
         for attempt in range(ATTEMPTS):
             try:
                 return self._attempt()
@@ -149,7 +150,7 @@ class ReplicaReader:
         raise AssertionError("the last attempt returns or raises")
 
     def _attempt(self) -> ReplicaFacts:
-        """Checkpoints first: what they say of the log was true of it before it is read."""
+        """Reads checkpoints first: what they say was already true of the log when it is read."""
         clean, start, high = (
             self._checkpoint(name) for name in (checkpoints.CLEANER, checkpoints.LOG_START, checkpoints.HIGH_WATERMARK)
         )
@@ -177,7 +178,7 @@ class ReplicaReader:
         return checkpoints.read_offsets(self.directory.log_dir / name).get(self.directory.topic_partition)
 
     def _life(self) -> tuple[int, ...]:
-        """Inodes are used again; the file that is written once with a new log has a time as well."""
+        """Inode numbers are reused, so this includes the time of a file that is written only once, with a new log."""
         path = local(self.directory.path)
         folder = path.stat()
         try:
@@ -187,7 +188,7 @@ class ReplicaReader:
         return folder.st_dev, folder.st_ino, born.st_ino, born.st_mtime_ns
 
     def _scan_of(self, file: LogFile) -> _Scan:
-        """What is known of the file goes on if it is the same one and has only grown."""
+        """Keeps what is known of the file if it is the same one and has only grown."""
         old_scan = self._scans.get(file.name)
         if old_scan is None or old_scan.file.inode != file.inode or old_scan.position > file.size:
             return _Scan(file=file, next_offset=file.base)
@@ -197,14 +198,14 @@ class ReplicaReader:
         return old_scan
 
     def _continues(self, scan: _Scan) -> bool:
-        """Whether the last batch that was read is still there: a log may be truncated, and grow again."""
+        """Whether the last batch that was read is still there: a log may be truncated and grow again."""
         if scan.last < 0:
             return False
         with opened(self.directory, scan.file) as descriptor:
             return os.pread(descriptor, _HEAD.size, scan.last) == scan.last_front
 
     def _frontier(self, scans: list[_Scan], log_end: int) -> int:
-        """How far the log is known to have no transactional data, from its first segment on."""
+        """Up to which offset the log is known to have no transactional data, from its first segment on."""
         left = self.headers_max
         for number, scan in enumerate(scans):
             if scan.transactional is None and number < len(scans) - 1:
@@ -216,7 +217,8 @@ class ReplicaReader:
         return log_end
 
     def _free_until(self, life: tuple[int, ...], log_end: int, high: int | None, frontier: int) -> int:
-        """Nothing becomes transactional later, so what this log has proven stays so until it is seen otherwise."""
+        """A batch never becomes transactional later, so what was proved of this log stays proved until a transactional batch is
+        seen."""
         free = min(frontier, high or 0)
         before = self._before
         if before is None or before.life != life or before.free_until > log_end:
@@ -225,7 +227,7 @@ class ReplicaReader:
         return min([max(free, before.free_until), *transactional])
 
     def _read(self, scan: _Scan, *, headers_max: int | None) -> int:
-        """Reads on, up to so many headers; of the active segment (None) up to the end, whose last batch must be right."""
+        """Reads up to `headers_max` more headers; in the active segment (None) all of them, and checks its last batch."""
         if scan.position >= scan.file.size:
             return 0
         with opened(self.directory, scan.file) as descriptor:
@@ -258,7 +260,7 @@ class ReplicaReader:
         return count
 
     def holds(self, offset: int) -> bool | None:
-        """Whether there is a record or a marker with that offset; None if it cannot be told now."""
+        """Whether there is a record or a marker with that offset; None if that cannot be known now."""
         try:
             files = segments(self.directory)
             below = [file for file in files if file.base <= offset]
@@ -273,7 +275,7 @@ class ReplicaReader:
 
 
 class opened:
-    """A descriptor of the very file that was listed."""
+    """A descriptor of exactly the file that was listed."""
 
     def __init__(self, directory: PartitionDir, file: LogFile) -> None:
         self._path = local(directory.path) / file.name
@@ -293,7 +295,7 @@ class opened:
 
 
 def _same_log(before: list[LogFile], after: list[LogFile]) -> bool:
-    """The same files in the same places; at its end the log may have grown and rolled."""
+    """The same files in the same places; at its end, the log may have grown and rolled."""
     *inactive, active = before
     after_by_name = {file.name: file for file in after}
     same = all(file.name in after_by_name and after_by_name[file.name].same_as(file) for file in inactive)
@@ -303,7 +305,7 @@ def _same_log(before: list[LogFile], after: list[LogFile]) -> bool:
 
 
 def _drop_torn(scan: _Scan, descriptor: int) -> None:
-    """After a crash the file may be longer than what was written: a last batch with a wrong checksum is not there."""
+    """After a crash the file may be longer than what was written: a last batch with a wrong checksum does not count."""
     if scan.last < 0:
         return
     body = np.frombuffer(os.pread(descriptor, scan.position - scan.last, scan.last), dtype=np.uint8)

@@ -1,7 +1,7 @@
-"""Kafka's own Java client, of the very version under test, driven from Python over Py4J.
+"""Kafka's own Java client, in exactly the version under test, driven from Python over Py4J.
 
-One Java process serves any number of clusters. A call costs a fraction of a millisecond, so this is for stories and
-tests, not for volume. Nothing here is on a data path.
+One Java process serves any number of clusters. A call costs a fraction of a millisecond, so this is for stories and tests, not
+for volume. It is on no data path.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ READ_UNCOMMITTED = "read_uncommitted"
 BYTES_SERIALIZER = "org.apache.kafka.common.serialization.ByteArraySerializer"
 BYTES_DESERIALIZER = "org.apache.kafka.common.serialization.ByteArrayDeserializer"
 JAVA_OPTIONS = ["-Xmx512m", "-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError", *QUICK_JAVA]
-"""Out of memory ends the process: a producer whose network thread died of it would wait for ever."""
+"""Out of memory ends the process: otherwise a producer whose network thread died of it would wait for ever."""
 POLL_MS = 200
 QUIET_SECONDS = 6.0
-"""A consumer that gets nothing for so long, with more to come, is stuck."""
+"""A consumer that gets nothing for this long, with more to come, is stuck."""
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -43,7 +43,7 @@ class Consumed:
 class Reading:
     """What a consumer got from the start to `end`; `position` below `end` means that it waits there for ever.
 
-    `limit` is the high watermark, for a read_committed consumer the last stable offset, by its leader's word."""
+    `limit` is the leader's high watermark, or its last stable offset for a read_committed consumer."""
 
     records: tuple[Consumed, ...]
     position: int
@@ -94,7 +94,7 @@ class JavaClient:
         self.close()
 
     def close(self) -> None:
-        """Producers with an open transaction are not closed in an orderly way: it stays open, as after a crash."""
+        """Does not close producers with an open transaction properly: it stays open, as after a crash."""
         self.gateway.shutdown()
         self.gateway.java_process.kill()
         self.gateway.java_process.wait()
@@ -128,21 +128,21 @@ class KafkaClient:
         self._admin.close()
 
     def create_topic(self, name: str, assignment: Sequence[Sequence[int]], settings: Mapping[str, object]) -> None:
-        """assignment: the brokers of each partition, the preferred leader first. Returns when every leader is known."""
+        """`assignment`: the brokers of each partition, the preferred leader first. Returns when every leader is known."""
         placed = self._java.map({number: self._java.list(brokers) for number, brokers in enumerate(assignment)})
         topic = self._java.kafka.clients.admin.NewTopic(name, placed).configs(self._java.properties(settings))
         self._admin.createTopics(self._java.list([topic])).all().get()
         wait_until(lambda: all(self._is_led(name, number) for number in range(len(assignment))), f"leaders of {name}")
 
     def delete_topic(self, name: str) -> None:
-        """Returns when it is nowhere to be seen."""
+        """Returns when no broker shows it any more."""
         self._admin.deleteTopics(self._java.list([name])).all().get()
         wait_until(lambda: not self._is_led(name, 0), f"the end of {name}")
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:
-        """Those below the offset; log start is there afterwards."""
+        """Deletes records below the offset; log start is there afterwards."""
         topic_partition = self._partition(topic, partition)
-        # By reflection: Py4J does not find a static method beside one of the same name that is not.
+        # By reflection: Py4J does not find a static method if there is also an instance method of that name.
         lang = self._java.java.lang
         types, values = self._java.gateway.new_array(lang.Class, 1), self._java.gateway.new_array(lang.Object, 1)
         types[0], values[0] = lang.Long.TYPE, lang.Long.valueOf(before)
@@ -154,7 +154,7 @@ class KafkaClient:
         self._alter("TOPIC", name, settings)
 
     def alter_brokers(self, settings: Mapping[str, object]) -> None:
-        """The dynamic default of all brokers."""
+        """Changes the dynamic default of all brokers."""
         self._alter("BROKER", "", settings)
 
     def _alter(self, kind: str, name: str, settings: Mapping[str, object]) -> None:
@@ -168,7 +168,7 @@ class KafkaClient:
         self._admin.incrementalAlterConfigs(self._java.map({resource: changes})).all().get()
 
     def state(self, topic: str, partition: int = 0) -> PartitionState:
-        """By the word of whichever broker was asked: another one may have heard of the last change, or not yet."""
+        """According to whichever broker was asked: it may not have heard of the last change yet, although others have."""
         return self.states([(topic, partition)])[topic, partition]
 
     def states(self, partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], PartitionState]:
@@ -188,7 +188,7 @@ class KafkaClient:
             return False
 
     def wait_in_sync(self, topic: str, partition: int = 0, *, brokers: Sequence[int]) -> None:
-        """By the word of each of them: whoever is asked next has heard of it."""
+        """Waits until each of these brokers itself shows it, so that any of them may be asked next."""
         wait_until(
             lambda: all(self._in_sync(topic, partition, broker) == sorted(brokers) for broker in brokers),
             f"brokers {list(brokers)} in sync for {topic}-{partition}",
@@ -199,7 +199,7 @@ class KafkaClient:
         return [] if info is None else sorted(node.id() for node in info.inSyncReplicas())
 
     def _told_by(self, broker: int, topic: str) -> list[Any]:
-        """A new consumer asks the broker it was given first. Nothing of one that is not known to be there."""
+        """Uses a new consumer, which asks the broker that it was given first. Empty if that broker does not know the topic."""
         address = self._addresses().get(broker)
         if address is None:
             return []
@@ -215,7 +215,7 @@ class KafkaClient:
     def lead_all(self, partitions: Sequence[tuple[str, int]], broker: int) -> None:
         """Moves leadership to an in-sync replica: first in the list, then a preferred election.
 
-        Returns when that broker itself says so; others may believe in the last leader for a moment longer."""
+        Returns when that broker itself says so; others may still name the previous leader for a moment."""
         orders = {
             partition: (broker, *(other for other in state.replicas if other != broker))
             for partition, state in self.states(partitions).items()
@@ -233,8 +233,8 @@ class KafkaClient:
         wait_until(lambda: self._elected(partitions, broker), f"broker {broker} leads {partitions}")
 
     def _elected(self, partitions: Sequence[tuple[str, int]], broker: int) -> bool:
-        """Whether it leads them all; else it is asked to. Refusals are no errors: a replica may not be in sync yet, and it may
-        lead already where somebody has not heard of it."""
+        """Whether it leads them all; if not, requests it. Refusals are no errors: a replica may not be in sync yet, or it may
+        lead already where some broker has not heard of it."""
         led_elsewhere = self._led_by_others(partitions, broker)
         if led_elsewhere:
             asked = self._java.java.util.HashSet()
@@ -244,7 +244,7 @@ class KafkaClient:
         return not led_elsewhere
 
     def _led_by_others(self, partitions: Sequence[tuple[str, int]], broker: int) -> list[tuple[str, int]]:
-        """By that broker's own word."""
+        """According to that broker itself."""
         leaders = {
             (topic, info.partition()): info.leader()
             for topic in sorted({topic for topic, _ in partitions})
@@ -279,7 +279,7 @@ class KafkaClient:
     def read(
         self, topic: str, partition: int = 0, *, isolation: str = READ_COMMITTED, broker: int | None = None
     ) -> Reading:
-        """All of a partition from its leader, as a consumer of Kafka's gets it; `broker`, if given, is that leader."""
+        """Reads a whole partition from its leader, as Kafka's consumer gets it. `broker`, if given, is that leader."""
         consumer = self._consumer(self.bootstrap if broker is None else self.address(broker), isolation)
         try:
             return self._read(consumer, topic, partition)
@@ -304,7 +304,7 @@ class KafkaClient:
         return Reading(records=tuple(records), position=position, limit=limit, end=end)
 
     def end(self, topic: str, partition: int = 0, *, isolation: str = READ_UNCOMMITTED) -> int:
-        """The leader's high watermark; under READ_COMMITTED its last stable offset."""
+        """The leader's high watermark; with READ_COMMITTED its last stable offset."""
         admin = self._java.kafka.clients.admin
         level = self._java.kafka.common.IsolationLevel
         options = admin.ListOffsetsOptions(
@@ -320,7 +320,7 @@ class Producer:
 
     def __init__(self, java: JavaClient, settings: Mapping[str, object]) -> None:
         self._java = java
-        # Every name of a package is a question to the Java process: these are asked once, not for each record.
+        # Every name in a package is a question to the Java process: these are asked once, not for each record.
         self._record = java.kafka.clients.producer.ProducerRecord
         self._header = java.kafka.common.header.internals.RecordHeader
         given = {"key.serializer": BYTES_SERIALIZER, "value.serializer": BYTES_SERIALIZER, **settings}
@@ -332,7 +332,7 @@ class Producer:
         self, topic: str, partition: int, key: bytes | None, value: bytes | None, *,
         timestamp_ms: int | None = None, headers: Headers = (),
     ) -> None:  # fmt: skip
-        """Without waiting; `flush` waits."""
+        """Does not wait; `flush` does."""
         made = None
         if headers:
             made = self._java.list(self._header(name, content) for name, content in headers)
@@ -343,7 +343,7 @@ class Producer:
         self._producer.flush()
 
     def write(self, topic: str, partition: int, key: bytes | None, value: bytes | None) -> int:
-        """One record, acknowledged: its offset."""
+        """Writes one record and waits until it is acknowledged; returns its offset."""
         record = self._record(topic, partition, None, key, value, None)
         return int(self._producer.send(record).get().offset())
 

@@ -1,6 +1,6 @@
 """A Kafka distribution on this machine: its jars, its version, and the main classes of its tools.
 
-Any folder with `libs/*.jar` will do: an unpacked release, or what the testbed fetched. Nothing is written into it.
+Any folder with `libs/*.jar` will do: an unpacked release, or what the testbed fetched. Writes nothing into it.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ TOOL_CLASSES: Mapping[str, Sequence[str]] = {
     "features": ("org.apache.kafka.tools.FeatureCommand", "kafka.admin.FeatureCommand"),
     "replica-verification": ("org.apache.kafka.tools.ReplicaVerificationTool", "kafka.tools.ReplicaVerificationTool"),
 }
-"""By the names of Kafka's scripts. Classes moved between versions: the first that the jars have is meant."""
+"""By the names of Kafka's scripts. Classes moved between versions: the first one that the jars have is used."""
 
 ARCHIVE = "classes.jsa"
-"""Beside `libs`, where somebody left one: classes as a JVM keeps them (JEP 350), which start in half the time. The JVM itself
-refuses one of other jars or another build, and reads the jars."""
+"""An optional file beside `libs`: a JVM's class archive (JEP 350), with which it starts in half the time. The JVM itself
+rejects an archive of other jars or another build, and reads the jars."""
 QUIET_JVM = ("-Xshare:auto", "-Xlog:disable", "-Xlog:all=error:stderr")
-"""What a JVM says itself, about such an archive, is not a tool's answer."""
+"""Keeps the JVM's own messages, such as those about the archive, out of a tool's answer."""
 
 TOOL_HEAP = "256m"
 TOOL_SECONDS_MAX = 300
@@ -68,7 +68,7 @@ class Distribution:
 
     @property
     def release(self) -> tuple[int, ...]:
-        """For comparing: (3, 9, 2)."""
+        """For comparisons: (3, 9, 2)."""
         return tuple(int(part) for part in self.version.split("-")[0].split("."))
 
     def class_path(self, *more: Path) -> str:
@@ -79,7 +79,7 @@ class Distribution:
     ) -> list[str]:
         """The command that runs a main class, with one collector thread and the logging that `config` holds.
 
-        Logging is no part of the class path: an archive is of jars alone."""
+        Logging is not on the class path: an archive covers jars only."""
         memory = [f"-Xmx{heap}", "-XX:+UseSerialGC"]
         archive = [] if self.archive is None else [f"-XX:SharedArchiveFile={self.archive}", *QUIET_JVM]
         return [
@@ -93,7 +93,7 @@ class Distribution:
         return [f"-Dlog4j2.configurationFile={(config / LOG4J2_FILE).as_uri()}"]
 
     def tool(self, name: str, *arguments: str, config: Path, seconds_max: float = TOOL_SECONDS_MAX) -> str:
-        """Runs one of Kafka's own tools to its end; what it printed on stdout. Raises Unfinished if it failed."""
+        """Runs one of Kafka's own tools to its end; returns what it printed on stdout. Raises Unfinished if it failed."""
         write_logging(config, level="WARN", target="SYSTEM_ERR")
         command = self.java(self.main_class(name), *arguments, options=("-XX:TieredStopAtLevel=1",), config=config)
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds_max, check=False)
@@ -110,7 +110,7 @@ class Distribution:
 
 
 def distribution_at(home: str | Path) -> Distribution:
-    """What `home` holds, or a UsageError that says what was looked for."""
+    """The distribution in `home`, or a UsageError that says what was looked for."""
     libs = Path(home).absolute() / "libs"
     for jar in sorted(libs.glob("kafka_2.1*.jar")):
         version = jar.stem.partition("-")[2]
@@ -126,7 +126,7 @@ def java_path() -> str:
 
 
 def write_logging(config: Path, *, level: str = "INFO", target: str = "SYSTEM_OUT") -> None:
-    """Both generations' files: Kafka 3.x reads the first, 4.x the second."""
+    """Writes files for both generations: Kafka 3.x reads the first, 4.x the second."""
     config.mkdir(parents=True, exist_ok=True)
     stream = {"SYSTEM_OUT": "System.out", "SYSTEM_ERR": "System.err"}[target]
     (config / LOG4J1_FILE).write_text(LOG4J1.format(level=level, target=stream))

@@ -1,7 +1,7 @@
-"""Which brokers a broker knows, by its own word: one Metadata request to its plain listener.
+"""Which brokers a broker knows, according to itself: one Metadata request to its plain listener.
 
-No client tells: they ask whichever broker they like, and take a broker that one of them does not know yet for one that has
-gone. Knows nothing of clusters or topics.
+No client can show that: clients ask any broker, and take one that it does not know yet for one that is gone. Knows nothing of
+clusters or topics.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ANSWER_SECONDS_MAX = 10.0
 
 
 def known_brokers(host: str, port: int) -> set[int]:
-    """Their numbers; none where nobody answers."""
+    """Their numbers; empty if nobody answers."""
     header = struct.pack(">hhih", METADATA, VERSION, CORRELATION, len(CLIENT)) + CLIENT
     request = header + struct.pack(">i", NO_TOPICS)
     try:
@@ -39,7 +39,7 @@ def _received(connection: socket.socket, size: int) -> bytes:
 
 
 def _brokers(answer: bytes) -> set[int]:
-    """Correlation, then a list of: number, host, port, rack, which may be null."""
+    """Reads the correlation id, then a list of number, host, port, and rack, which may be null."""
     numbers = set()
     (count,) = struct.unpack_from(">i", answer, 4)
     position = 8

@@ -1,7 +1,7 @@
-"""The four corruptions on a real, unmodified cluster of three brokers, all of them within one outage of broker 3.
+"""The four corruptions on a real, unmodified cluster of three brokers, all within one outage of broker 3.
 
 Retentions are a second instead of a day; nothing else about the brokers is special. The moves are those of the simulated
-stories. What every broker holds is read from its disk, what it serves is read by a consumer while it leads.
+stories. What every broker holds is read from its disk; what it serves is read by a consumer while it leads.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FILLER = b"z"
 CLEAN_SECONDS_MAX = 120
 READ_ATTEMPTS = 50
 TRANSACTION_MS_MAX = 600_000
-"""Longer than brokers need to stop on a slow machine: nobody but the story ends a transaction."""
+"""Longer than brokers need to stop on a slow machine: only the story may end a transaction."""
 
 BROKER_SETTINGS = {
     "log.cleaner.backoff.ms": 200,
@@ -50,7 +50,7 @@ TOPIC_SETTINGS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """One broker in the end: what its log holds (without filler), what a read_committed consumer gets while it leads."""
+    """One broker at the end: what its log holds (without filler), and what a read_committed consumer gets while it leads."""
 
     broker: int
     log: tuple[str, ...]
@@ -178,7 +178,7 @@ class Scene:
         self.tell(f"offset {offset}: {_pair(put.key, put.value)}" + (", in a transaction" if put.transactional else ""))
 
     def _end(self, end: End) -> None:
-        """Returns when the marker is there: before 4.0 a producer is told as soon as the coordinator has decided."""
+        """Returns when the marker is there: before 4.0 a producer gets its answer as soon as the coordinator has decided."""
         assert self._transactional is not None
         if end is End.COMMIT:
             self._transactional.commit()
@@ -191,7 +191,7 @@ class Scene:
         self.tell(f"the transaction {end.value}")
 
     def fill(self) -> None:
-        """Other traffic: without it no segment rolls and no cleaner runs."""
+        """Writes other traffic, without which no segment rolls and no cleaner runs."""
         self._plain.write(self.topic, 0, FILLER, b"%d" % time.monotonic_ns())
 
     def tell(self, step: str) -> None:
@@ -203,7 +203,7 @@ def _pair(key: bytes, value: bytes | None) -> str:
 
 
 class Stage:
-    """A running cluster with the chosen stories, and what happens to broker 3 and to them, move by move."""
+    """A running cluster with the chosen stories, and the moves of broker 3 and of the stories."""
 
     def __init__(
         self, cluster: Cluster, client: KafkaClient, scenes: Sequence[Scene], tell: Callable[[str], None]
@@ -265,7 +265,7 @@ def staged(
     topic_settings: Mapping[str, object] = TOPIC_SETTINGS, broker_settings: Mapping[str, object] = BROKER_SETTINGS,
     prepare: Callable[[Cluster], None] = lambda cluster: None,
 ) -> Iterator[Stage]:  # fmt: skip
-    """Three brokers, and a topic for each of the chosen stories. `prepare` comes before the brokers start."""
+    """Starts three brokers and creates a topic for each chosen story. `prepare` is called before the brokers start."""
     tell(f"starting three brokers of Kafka {distribution.version}")
     cluster = Cluster(distribution, root / "cluster", brokers=len(BROKERS), settings=broker_settings)
     prepare(cluster)
@@ -285,7 +285,7 @@ def staged(
 def play(
     distribution: Distribution, root: Path, variants: Sequence[str], *, tell: Callable[[str], None], away: bool = True
 ) -> list[Outage]:
-    """All the chosen stories in one outage; with `away` False broker 3 stays on, and nothing goes wrong."""
+    """Plays all chosen stories in one outage. With `away` False broker 3 stays on, and nothing goes wrong."""
     with staged(distribution, root, variants, tell=tell) as stage:
         stage.begin()
         if away:
@@ -302,7 +302,7 @@ def play(
 
 
 def wait_replicated(cluster: Cluster, client: KafkaClient, topic: str) -> None:
-    """In sync, and to the last byte on every broker's disk: only then does an outage begin where the story says."""
+    """In sync, and on every broker's disk to the last byte: only then does an outage begin where the story says."""
     client.wait_in_sync(topic, brokers=BROKERS)
     end = client.end(topic)
     wait_until(
@@ -311,7 +311,7 @@ def wait_replicated(cluster: Cluster, client: KafkaClient, topic: str) -> None:
 
 
 def wait_removed(cluster: Cluster, *scenes: Scene, then: Callable[[Scene], None] = lambda scene: None) -> None:
-    """Cleaners work on all of them side by side; `then` is told of each when its own are done."""
+    """Cleaners work on all scenes concurrently; `then` is called for each scene when its own are done."""
     deadline = time.monotonic() + CLEAN_SECONDS_MAX
     waiting = list(scenes)
     while waiting:
@@ -330,7 +330,7 @@ def wait_removed(cluster: Cluster, *scenes: Scene, then: Callable[[Scene], None]
 
 
 def brokers_with(cluster: Cluster, scene: Scene) -> list[int]:
-    """The running ones that still have what the story's cleaners are to remove, or a part of it."""
+    """Running brokers that still have anything that the story's cleaners must remove."""
     running = [number for number, broker in cluster.brokers.items() if broker.running]
     return [number for number in running if any(map(scene.moves.left, _log(cluster, number, scene.topic)))]
 
@@ -345,7 +345,7 @@ def _log_end(cluster: Cluster, number: int, topic: str) -> int:
 
 
 def read_running_log(path: Path) -> list[BatchEntry]:
-    """All batches on a running broker's disk. It may swap segments or append meanwhile: then it is read again."""
+    """All batches on a running broker's disk. Reads again if the broker swaps segments or appends meanwhile."""
     partition = as_partition(path)
     for _ in range(READ_ATTEMPTS):
         try:
@@ -369,7 +369,7 @@ def _served(cluster: Cluster, client: KafkaClient, topic: str, number: int) -> S
 
 
 def show(batch: BatchEntry) -> list[str]:
-    """Such as `3:k=v`, `4:k=null txn`, `5:COMMIT`; nothing for filler and for header-only batches."""
+    """For example `3:k=v`, `4:k=null txn`, `5:COMMIT`; nothing for filler and header-only batches."""
     if batch.control is not None:
         return [f"{batch.base_offset}:{batch.control}"] if batch.count else []
     suffix = " txn" if batch.transactional else ""

@@ -1,8 +1,8 @@
-"""Ports of this machine for servers that stop and start again: nobody else gets them meanwhile.
+"""Ports of this machine for servers that stop and start again: no other process gets them meanwhile.
 
-Below the range from which systems give any free port; and claimed, one byte of a shared file for each, for as long as this
-process lives. A broker that was away came back beside a broker of another run that had been given its port: clients of both
-clusters asked the wrong one.
+They lie below the range from which systems assign free ports, and are claimed by locking one byte of a shared file each, for as
+long as this process lives. Otherwise a broker that was away could come back beside a broker of another run that had got its
+port, and clients of both clusters would ask the wrong one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _claimed: set[int] = set()
 
 
 def free_ports(count: int) -> list[int]:
-    """Claimed by this process, and nobody listens there."""
+    """Claimed by this process, and nothing listens there."""
     order = random.SystemRandom().sample(PORTS, len(PORTS))
     ports: list[int] = []
     for port in order:
@@ -57,6 +57,6 @@ def _is_free(port: int) -> bool:
 
 @cache
 def _claims() -> IO[bytes]:
-    """Never closed: the locks of a process go with any handle on the file."""
+    """Never closed: closing any handle on the file would drop all locks of the process."""
     path = Path(tempfile.gettempdir()) / f"headstone-ports-{os.getuid()}"
     return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b", buffering=0)

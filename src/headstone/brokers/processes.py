@@ -1,7 +1,7 @@
-"""Throwaway KRaft clusters of real brokers on loopback: start, stop, kill, restart, and what they said.
+"""Throwaway KRaft clusters of real brokers on loopback: start, stop, kill, restart, and their logs.
 
-Every process is stopped by its id, ports are nobody else's, and a failed start shows the tail of the broker's
-log. Knows nothing of topics or clients.
+Stops every process by its id and gives each its own ports; a failed start shows the tail of the broker's log. Knows nothing of
+topics or clients.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ STOPS_MAX = 3
 TAIL_LINES = 40
 POLL_SECONDS = 0.1
 PATIENCE_SECONDS = 180.0
-"""For what a broker does in a moment, on a machine that does ten other things: only a failure takes so long."""
+"""For what a broker does in a moment, on a machine that does ten other things: only a failure takes this long."""
 
 QUICK_JAVA = ("-XX:TieredStopAtLevel=1", "-Xshare:auto")
-"""Three brokers on two cores start in half the time without the second compiler. Not for measuring."""
+"""Without the second compiler, three brokers on two cores start in half the time. Not for measurements."""
 
 
 def wait_until(
@@ -54,14 +54,15 @@ def wait_until(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What one broker's Java gets."""
+    """What one broker's Java process gets."""
 
     heap: str = "320m"
     java_options: Sequence[str] = QUICK_JAVA
 
 
 class Broker:
-    """One broker that is also a controller. Its directory outlives it; it does not outlive us, even if we are killed."""
+    """One broker that is also a controller. Its directory outlives it. It does not outlive this process, even if that is
+    killed."""
 
     def __init__(
         self, number: int, distribution: Distribution, root: Path, settings: Mapping[str, object], machine: Machine
@@ -71,7 +72,7 @@ class Broker:
         self.log_dir = Path(str(settings["log.dirs"]))
         self.settings = dict(settings)
         self.environment: dict[str, str] = {}
-        """Of this one alone, beside what it inherits."""
+        """Of this broker only, in addition to what it inherits."""
         self._distribution = distribution
         self._machine = machine
         self._process: subprocess.Popen[bytes] | None = None
@@ -98,7 +99,7 @@ class Broker:
         return (self.log_dir / ".kafka_cleanshutdown").exists()
 
     def format(self, cluster_id: str) -> None:
-        """What Kafka's own tool writes, under the names of this cluster, this broker and this directory."""
+        """Writes what Kafka's own tool writes, with the ids of this cluster, this broker and this directory."""
         self.log_dir.mkdir(parents=True, exist_ok=True)
         for name, content in _formatted(self._distribution).items():
             (self.log_dir / name).write_bytes(content)
@@ -138,7 +139,7 @@ class Broker:
             sleep(POLL_SECONDS)
 
     def stop(self) -> None:
-        """A clean shutdown; one that hangs is killed."""
+        """Shuts down cleanly; kills a broker that hangs."""
         self.ask_to_stop()
         self.wait_stopped()
 
@@ -165,7 +166,7 @@ class Broker:
         self._close()
 
     def said(self) -> str:
-        """What it logged since it was started last."""
+        """Its log since the last start."""
         if not self.output.exists():
             return ""
         with open(self.output, "rb") as file:
@@ -222,7 +223,7 @@ class Cluster:
             broker.format(self.cluster_id)
 
     def start(self) -> None:
-        """All that do not run, at the same time."""
+        """Starts all brokers that are not running, concurrently."""
         self._start([broker for broker in self.brokers.values() if not broker.running])
 
     def _start(self, brokers: Sequence[Broker]) -> None:
@@ -237,18 +238,18 @@ class Cluster:
         self._start([self.brokers[number]])
 
     def stop_broker(self, number: int) -> None:
-        """Cleanly; returns when every other broker knows that it is gone."""
+        """Stops it cleanly; returns when every other broker knows that it is gone."""
         self.brokers[number].stop()
         wait_until(self._know_each_other, f"every broker knows that {number} is gone")
 
     def _know_each_other(self) -> bool:
-        """One that has started is known to the controller; the others hear of it a little later."""
+        """A broker that has started is known to the controller; other brokers learn of it a little later."""
         running = {number for number, broker in self.brokers.items() if broker.running}
         return all(known_brokers(HOST, self.ports[number]) == running for number in running)
 
     def stop(self) -> None:
-        """Cleanly, all at once: each needs a quorum of controllers to be let go, and they are the controllers. One that was
-        too slow waits for a quorum that has gone, and is killed: then all start and stop once more."""
+        """Cleanly, all at once: each needs a quorum of controllers in order to leave, and they are the controllers. One that is
+        too slow waits for a quorum that is gone, and is killed; then all are started and stopped once more."""
         running = [broker for broker in self.brokers.values() if broker.running]
         for _ in range(STOPS_MAX):
             for broker in running:
@@ -280,13 +281,13 @@ class Cluster:
 
 
 def new_id() -> str:
-    """As Kafka writes a UUID. Begins like no option of a tool: not with a dash."""
+    """As Kafka writes a UUID, but never beginning with a dash, which a tool would take for an option."""
     return base64.urlsafe_b64encode(b"Headston" + secrets.token_bytes(8)).decode().rstrip("=")
 
 
 @cache
 def _formatted(distribution: Distribution) -> Mapping[str, bytes]:
-    """The files of an empty log directory, by the tool of this release. A Java process of its own, so it is asked once."""
+    """The files of an empty log directory, made by this release's tool. That starts a Java process, so it is done once."""
     with tempfile.TemporaryDirectory(prefix="headstone-") as root:
         log_dir, properties = Path(root) / "logs", Path(root) / "server.properties"
         settings = {**broker_settings(1, 1, 9092, 9093, f"1@{HOST}:9093"), "log.dirs": log_dir}
@@ -301,7 +302,7 @@ def as_properties(settings: Mapping[str, object]) -> str:
 
 
 def broker_settings(number: int, brokers: int, port: int, controller_port: int, voters: str) -> dict[str, object]:
-    """Small, quick to clean, and nothing but loopback."""
+    """Small, quick to clean, and only on loopback."""
     copies = min(3, brokers)
     return {
         "process.roles": "broker,controller",

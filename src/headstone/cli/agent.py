@@ -1,6 +1,7 @@
-"""`headstone agent --log-dirs DIR... --guard URL`: beside a broker, tells the guard how far its replicas really are cleaned.
+"""`headstone agent --log-dirs DIR... --guard URL`: runs beside a broker, and reports to the guard how far its replicas are
+cleaned.
 
-Reads the log directories and writes nothing. Runs until it is stopped; whatever fails is told on stderr and tried again.
+Reads the log directories and writes nothing. Runs until it is stopped; failures are reported on stderr and tried again.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def lines(outcome: AuditOutcome, output: Output) -> Iterator[str]:
 
 
 def _run_lines(outcome: AuditOutcome) -> Iterator[str]:
-    """What makes it evidence, whatever was found."""
+    """What makes it evidence, whether or not anything was found."""
     run = outcome.run
     yield f"audited at {units.moment(run.time_ms)} by headstone {run.version}: {run.command}"
     yield f"replicas: {', '.join(outcome.replicas) or 'none could be compared'} (of {', '.join(run.sources)})"
@@ -66,7 +66,7 @@ def _compared(partition: PartitionOutcome) -> str:
 
 
 def _partition_lines(partition: PartitionOutcome) -> Iterator[str]:
-    assert partition.coverage is not None  # what was not compared has no findings
+    assert partition.coverage is not None  # without coverage there are no findings
     keys = units.count(partition.coverage.keys, "key")
     yield f"{partition.partition}: compared below offset {partition.coverage.below}, {keys}"
     for replica in partition.replicas:

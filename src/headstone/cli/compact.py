@@ -112,7 +112,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def directory(text: str) -> str:
-    """An empty text would be the current directory."""
+    """Refuses an empty text, which would be the current directory."""
     if not text:
         raise argparse.ArgumentTypeError("expected a directory, found an empty text")
     return text
@@ -168,7 +168,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def _ask(paths: list[str]) -> None:
-    """Before a broker's own files are changed, if there is somebody to ask."""
+    """Asks before a broker's own files are changed, if a person is there to answer."""
     from headstone.log.directory import is_broker_directory
 
     local = [path for path in paths if "://" not in path]

@@ -8,11 +8,11 @@
     bootstrap = "kafka-1:9092,kafka-2:9092"
     "security.protocol" = "SASL_SSL"
     "sasl.password" = "env:KAFKA_PASSWORD"
-    [stores."s3://backups"]         # of every place that begins so
+    [stores."s3://backups"]         # of every place that begins with it
     endpoint = "https://minio:9000"
     secret_access_key = "file:/run/secrets/minio"
 
-A secret is never in the file, only where to find it, and is never shown. A name that is not known is refused.
+The file never contains a secret, only where to find it; secrets are never shown. Unknown names are refused.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NO_DEFAULTS = ("help", "config")
 
 
 class FromFile(str):
-    """A text that the file gives: whoever holds two options against each other knows which of them was said."""
+    """A text from the configuration file. For options that exclude each other, it tells which one the user typed."""
 
     __slots__ = ()
 
@@ -43,7 +43,7 @@ Parsers = Callable[[], argparse.ArgumentParser]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """`file` is None where there is none; values of clusters and stores are as they are written, references unresolved."""
+    """`file` is None if there is none. Values of clusters and stores are as written, with references unresolved."""
 
     file: Path | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class Configuration:
         return {"bootstrap.servers" if key == "bootstrap" else key: value for key, value in settings.items()}
 
     def store(self, url: str) -> dict[str, str]:
-        """Of the longest prefix that the URL begins with; a shorter one's are not mixed in."""
+        """The settings of the longest prefix that the URL begins with; those of shorter prefixes are not mixed in."""
         prefixes = [prefix for prefix in self.stores if is_below(url, prefix)]
         chosen = max(prefixes, key=len, default=None)
         return {} if chosen is None else self._resolved(f'{STORES}."{chosen}"', self.stores[chosen])
@@ -89,7 +89,7 @@ def usual_place(environment: Mapping[str, str]) -> Path:
 
 
 def configuration_of(given: str | None, environment: Mapping[str, str]) -> Configuration:
-    """From the file that was named, which must be there, or from the usual place, if it is there."""
+    """From the named file, which must exist, or from the usual place, if there is one."""
     file = Path(given).expanduser() if given else usual_place(environment)
     if given is None and not _is_there(file):
         return Configuration()
@@ -106,7 +106,7 @@ def configuration_of(given: str | None, environment: Mapping[str, str]) -> Confi
 
 
 def _is_there(file: Path) -> bool:
-    """Whoever runs as another user may have a home that is closed to him: then it is as if there were none."""
+    """A home directory may be closed to the user who runs this: that counts as no file."""
     try:
         return file.is_file()
     except PermissionError:
@@ -151,7 +151,7 @@ def _check_connection(configuration: Configuration, section: str, settings: obje
 
 
 def options_of(parser: argparse.ArgumentParser, words: str = "") -> Iterator[tuple[str, str, argparse.Action]]:
-    """(verb and action, option without dashes, what parses it) of everything below a parser."""
+    """(verb and action, option without dashes, the argparse action) for everything below a parser."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for name, below in action.choices.items():
@@ -162,7 +162,7 @@ def options_of(parser: argparse.ArgumentParser, words: str = "") -> Iterator[tup
 
 
 def apply_defaults(configuration: Configuration, chosen: argparse.ArgumentParser, everything: Parsers) -> None:
-    """Makes the file's defaults those of the chosen parser; names and verbs are held against everything that there is."""
+    """Makes the file's defaults those of the chosen parser. Checks names and verbs against all parsers."""
     if not configuration.defaults and not configuration.verbs:
         return
     by_verb: dict[str, set[str]] = {}

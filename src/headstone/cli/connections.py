@@ -1,6 +1,6 @@
-"""How a verb is told to reach clusters and object stores: flags, or names and prefixes of the configuration file.
+"""How a verb reaches clusters and object stores: by flags, or by names and prefixes of the configuration file.
 
-Flags win. Secrets pass through here unseen.
+Flags win. Secrets pass through here without being shown.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ def kafka_connection(arguments: argparse.Namespace) -> Connection:
 
 
 def store_settings(arguments: argparse.Namespace, url: str) -> dict[str, str]:
-    """Of the store that holds the URL."""
+    """The settings of the store that holds the URL."""
     texts = pairs("--store-conf", arguments.store_conf, such_as="endpoint=http://127.0.0.1:9000")
     given = {name: resolved_setting(name, value) for name, value in texts.items()}
     return {**arguments.configuration.store(url), **given}
 
 
 def exposed_secrets(arguments: argparse.Namespace) -> list[str]:
-    """What the command line shows to everybody on this machine, in words that do not."""
+    """Secrets on the command line, which every user of this machine can see; described without showing them."""
     flags = (
         ("--store-conf", getattr(arguments, "store_conf", ())),
         ("--kafka-conf", getattr(arguments, "kafka_conf", ())),
@@ -82,16 +82,16 @@ def exposed_secrets(arguments: argparse.Namespace) -> list[str]:
 
 
 def without_value_of_secret(word: str) -> str:
-    """A word of a command line as others may see it: of a secret K=V only K, and where a reference leads."""
+    """A word of a command line without secrets: of K=V only K, and where a reference points to."""
     name, equals, value = word.partition("=")
     shown = f"{name}={HIDDEN}" if equals and NAMES.search(name) and not is_reference(value) else word
     return without_secrets(shown)
 
 
 def located(arguments: argparse.Namespace, given: str) -> str | Place:
-    """A path of this machine as it is; what is in an object store as a place that knows how to be reached."""
+    """A local path unchanged; a URL of an object store as a place that knows how to reach it."""
     from headstone.storage.places import answering
     from headstone.storage.stores import is_remote
 
-    pairs("--store-conf", arguments.store_conf)  # also where nobody needs them: a mistake is told at once
+    pairs("--store-conf", arguments.store_conf)  # even if no store is used: report mistakes at once
     return answering(given, store_settings(arguments, given)) if is_remote(given) else given

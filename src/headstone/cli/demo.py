@@ -1,6 +1,6 @@
 """`headstone demo`: the one-command tour on local Spark, then the four stories. Needs Java 17, no Kafka, no Docker.
 
-Leaves report.html beside the sample. What is shown is in `sim/demo.py`.
+Writes report.html beside the sample. `sim/demo.py` has the contents.
 """
 
 from __future__ import annotations

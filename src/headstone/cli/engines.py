@@ -1,6 +1,6 @@
-"""Who runs the work: `--engine auto|spark|process`, said the same way to every verb that works on logs.
+"""Which engine runs the work: `--engine auto|spark|process`, the same for every verb that works on logs.
 
-The one place that makes an engine from options. What the engines are is in `pipeline/inprocess.py` and `spark/engine.py`.
+The only place that makes an engine from options. The engines are in `pipeline/inprocess.py` and `spark/engine.py`.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 AUTO, SPARK, PROCESS = "auto", "spark", "process"
 SMALL_BYTES = 64_000_000
-"""Spark's start takes five seconds or more, and one process reads 67 MB a second or more, whatever the codec
-(docs/performance.md): up to here it needs a fifth of the time, or less."""
+"""Spark takes five seconds or more to start, while one process reads at least 67 MB a second with any codec
+(docs/performance.md): up to here the process needs a fifth of the time, or less."""
 BY_SIZE = f"Spark from {SPARK_FROM_BYTES >> 30} GiB of log or with --master or --spark-remote, else in this process"
 ON_SPARK = "Spark"
 IN_PROCESS = "in this process, or Spark with --master or --spark-remote"
 
 
 def add_engine_arguments(parser: argparse.ArgumentParser, *, auto: str) -> None:
-    """auto: what is chosen where nobody chooses, in words."""
+    """`auto`: what is chosen by default, in words."""
     group = add_spark_arguments(parser)
     group.add_argument(
         "--engine", choices=(AUTO, SPARK, PROCESS), default=AUTO, help=f"where the work runs (default auto: {auto})"
@@ -72,7 +72,8 @@ def on_spark(arguments: argparse.Namespace, *, by_default: bool) -> bool:
 
 
 def tell_small(arguments: argparse.Namespace, output: Output, *, size: int, seconds: float) -> None:
-    """After a run of so many bytes and seconds on the local Spark that nobody chose: nearly all of it was Spark's start."""
+    """After a run of this many bytes and seconds on local Spark that was chosen by default: nearly all of the time was Spark's
+    start."""
     chosen = arguments.engine != AUTO or arguments.master or arguments.spark_remote or arguments.spark_conf
     if chosen or not 0 < size <= SMALL_BYTES or _is_callers():
         return
@@ -91,7 +92,7 @@ def _is_callers() -> bool:
 
 @contextmanager
 def engine_of(arguments: argparse.Namespace, *, verb: str, spark_by_default: bool) -> Iterator[Engine]:
-    """Begun on the way: Spark starts while the verb looks at its input, and ends with the block."""
+    """Starts Spark in the background while the verb looks at its input; it ends with the block."""
     conf = spark_conf(arguments)
     if not on_spark(arguments, by_default=spark_by_default):
         from headstone.pipeline.inprocess import InProcess
@@ -116,18 +117,19 @@ def starting_session(arguments: argparse.Namespace, *, verb: str, conf: Mapping[
 
 
 def require_spark(*, instead: str = "") -> None:
-    """instead: what else the user can do, if anything."""
+    """`instead`: what else the user can do, if anything."""
     if importlib.util.find_spec("pyspark") is None:
         raise not_installed("Spark is", "spark", instead=instead)
 
 
 class CommandRunner:
-    """The engine that the options choose, and the command line's own progress and remarks: `pipeline.runner.Runner`."""
+    """Runs with the engine that the options choose, and the command line's own progress and remarks:
+    `pipeline.runner.Runner`."""
 
     def __init__(
         self, arguments: argparse.Namespace, output: Output, *, verb: str, large: Callable[[int], bool]
     ) -> None:
-        """large: whether Spark is chosen for so many bytes where nobody chooses."""
+        """`large`: whether Spark is the default for this many bytes."""
         self._arguments, self._output, self._verb, self._large = arguments, output, verb, large
 
     @contextmanager
@@ -155,12 +157,12 @@ def by_size(size: int) -> bool:
 
 
 def always_large(size: int) -> bool:
-    """For work that goes to Spark, unless its caller says otherwise."""
+    """For work that goes to Spark by default."""
     del size
     return True
 
 
 def never_large(size: int) -> bool:
-    """For work that its caller wants in this process, however large, unless they say otherwise."""
+    """For work that stays in this process by default, however large."""
     del size
     return False

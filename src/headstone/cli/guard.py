@@ -1,6 +1,6 @@
 """`headstone guard`: keeps the promise of coordinated compaction on a live cluster, and says what it holds and why.
 
-Without an action it watches. What the actions do is in `guard_watch.py` (the loop, `status`, `release`), `guard_check.py` and
+Without an action it watches. The actions are in `guard_watch.py` (the loop, `status`, `release`), `guard_check.py` and
 `guard_readmit.py`; each is imported when it is used. Dry run unless --apply.
 """
 
@@ -191,7 +191,7 @@ def _add_actions(parser: argparse.ArgumentParser) -> None:
 
 
 def _inherit(action: argparse.ArgumentParser, verb: argparse.ArgumentParser) -> None:
-    """Options before the action count as well: what it does not say itself is not set back to a default."""
+    """Options before the action count too: the action's parser must not reset them to their defaults."""
     shared = {option.dest for option in verb._actions if option.option_strings and option.dest != "help"}
     for option in action._actions:
         if option.dest in shared:

@@ -1,6 +1,6 @@
-"""The agents' part of `headstone guard` and `guard status`: where they report and who may, and what they told as text.
+"""The agents' part of `headstone guard` and `guard status`: where they report, who may report, and their reports as text.
 
-Without `--agents` all of it is nothing.
+Does nothing without `--agents`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`headstone guard check`: settings that widen the danger, each with the figure, the reason and the fix.
+"""`headstone guard check`: settings that make an outage more dangerous, each with the figure, the reason and the fix.
 
 The rules are in `guard/check/rules.py`. Exit codes: 1 with findings, 0 clean.
 """

@@ -1,7 +1,6 @@
 """`headstone guard readmit`: reads replicas that may be wrong and re-replicates those that are. Plans; acts with --apply.
 
-What is decided and done is in `guard/`. Exit codes: 0 every replica is right; 1 one needs readmission (dry run), or is not
-readmitted yet.
+`guard/` decides and acts. Exit codes: 0 every replica is right; 1 one needs readmission (dry run), or is not readmitted yet.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`headstone guard`, `guard status` and `guard release`: from options to a request, and from values to text.
 
-What is decided, connected and done is in `guard/`. Exit codes: 1 if an alarm stands (`--once`, `status`).
+`guard/` decides, connects and acts. Exit codes: 1 if an alarm stands (`--once`, `status`).
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
 
 
 def _run(watcher: Watcher, tell: Callable[[Round], None]) -> None:
-    with suppress(Interrupted), soft_stop(None) as stop:  # a look is dropped in the middle
+    with suppress(Interrupted), soft_stop(None) as stop:  # drops a look in the middle
         watcher.run(stop, tell)
 
 

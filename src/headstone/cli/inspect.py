@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
-    """What could be read comes first, then what could not."""
+    """Prints what could be read first, then what could not."""
     from headstone.api.inspecting import inspect_logs
     from headstone.pipeline.failed_partition import failed_lines, worst_exit_code
 

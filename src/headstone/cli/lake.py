@@ -1,9 +1,8 @@
 """`headstone lake`: topics in object storage. The arguments of all its actions; each is imported when it is used.
 
-LAKE is a directory (an embedded lake: SQLite and local objects) or the URL of a metastore. What the actions do is in
-`lake_data.py` (records in, out and back), `lake_topics.py`, `lake_erasure.py`, `lake_jobs.py` (who compacts what),
-`lake_care.py` (status and garbage), `lake_recovery.py` (when brokers, or the metastore, are lost) and `lake_mending.py`
-(when objects are damaged).
+LAKE is a directory (an embedded lake: SQLite and local objects) or the URL of a metastore. The actions are in `lake_data.py`
+(records in, out and back), `lake_topics.py`, `lake_erasure.py`, `lake_jobs.py` (compaction), `lake_care.py` (status and
+garbage), `lake_recovery.py` (lost brokers or metastore) and `lake_mending.py` (damaged objects).
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ TOPIC_VERBS = ("list", "describe", "create", "alter", "drop", "delete-records")
 
 
 class Actions:
-    """The actions of `lake`, with what all of them take."""
+    """The actions of `lake`, with the arguments that all of them take."""
 
     def __init__(self, parser: argparse.ArgumentParser) -> None:
         self._actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
@@ -68,7 +67,7 @@ class Actions:
     def add(
         self, name: str, about: str, body: str, *examples: str, exit_codes: Mapping[int, str] | None = None
     ) -> argparse.ArgumentParser:
-        """body: module and function, such as `lake_data.read`."""
+        """`body`: module and function, such as `lake_data.read`."""
         made = self._actions.add_parser(name, help=about, description=sentence(about))
         where = "a directory, or a metastore: sqlite:///PATH, postgresql://..., or env:NAME or file:PATH to read its URL from"
         made.add_argument("lake", metavar="LAKE", help=where)

@@ -1,6 +1,6 @@
-"""`headstone lake init|status|set-clock|gc`: a lake is made, looked at, put right and tidied up.
+"""`headstone lake init|status|set-clock|gc`: creates a lake, shows its state, corrects its clock, collects garbage.
 
-Calls and renders; what is due, wrong or garbage is decided in `lake/`.
+Calls and renders; `lake/` decides what is due, wrong or garbage.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def init(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def status(arguments: argparse.Namespace, output: Output) -> int:
-    """1: --check or --deep found something wrong."""
+    """Returns 1 if --check or --deep found a problem."""
     from headstone.lake.jobs.store_check import check_document, check_lines
     from headstone.lake.status import lake_status, status_document
     from headstone.pipeline.progress import EXTENTS, ProgressLine
@@ -119,7 +119,7 @@ def set_clock(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def gc(arguments: argparse.Namespace, output: Output) -> int:
-    """3: stopped by a signal, and something is left."""
+    """Returns 3 if a signal stopped it and garbage is left."""
     from headstone.lake.jobs.garbage_run import collect_garbage, garbage_document, garbage_lines
     from headstone.pipeline.progress import ProgressLine
 

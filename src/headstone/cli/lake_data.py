@@ -57,7 +57,7 @@ def _settings(arguments: argparse.Namespace) -> IngestSettings:
 
 
 def _ingest_logs(arguments: argparse.Namespace, output: Output) -> int:
-    """What came in is told first, then what did not."""
+    """Prints what came in first, then what did not."""
     from headstone.api.ingesting import ingest_logs
 
     places = [located(arguments, path) for path in arguments.paths]
@@ -97,7 +97,7 @@ def _ingest_cluster(arguments: argparse.Namespace, output: Output) -> list[dict[
             conf=spark_conf(arguments), package=CONNECTOR,
         )  # fmt: skip
         with (
-            session as spark,  # first: it takes Ctrl-C for its own when it starts
+            session as spark,  # first: Spark takes Ctrl-C for itself when it starts
             ProgressLine(enabled=not (output.quiet or arguments.continuous), unit=OFFSETS) as progress,
             soft_stop(None if output.quiet else STOPPING) as stop,
         ):
@@ -107,7 +107,7 @@ def _ingest_cluster(arguments: argparse.Namespace, output: Output) -> list[dict[
 
 
 def _topic_settings(items: Sequence[str]) -> dict[str, dict[str, str]]:
-    """By topic and by Kafka's names; a name that is no setting's is told with the option."""
+    """By topic and by Kafka's names; an unknown setting's error names the option."""
     settings: dict[str, dict[str, str]] = {}
     for item in items:
         topic, colon, pair = item.partition(":")
@@ -155,7 +155,7 @@ def read(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def _json_lines(batches: Iterator[Any]) -> Iterator[str]:
-    """One per record, whatever --output says: there may be more of them than a document can hold."""
+    """One line per record, whatever --output says: there may be more than fit into one document."""
     from headstone.lake.transfer.views import record_document
 
     for batch in batches:

@@ -1,6 +1,6 @@
-"""`headstone lake erase|prove-erased`: a key's records go, for good and by a deadline; and the proof that they have.
+"""`headstone lake erase|prove-erased`: erases a key's records for good and by a deadline, and proves that they are gone.
 
-Calls and renders; what is left of a key and what comes next is decided in `lake/jobs/erasure_run.py` and `lake/jobs/proof.py`.
+Calls and renders; `lake/jobs/erasure_run.py` and `lake/jobs/proof.py` decide what is left of a key and what comes next.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 
 def erase(arguments: argparse.Namespace, output: Output) -> int:
-    """0: nothing is left; 1: a key is not deleted yet, was never seen, or came in meanwhile; 3: it waits, or a signal came."""
+    """Returns 0: nothing is left; 1: a key is not deleted yet, was never seen, or came in meanwhile; 3: it waits, or a signal
+    came."""
     from headstone.lake.jobs.erasure_run import ErasureRequest, is_dropped, run_erasure
 
     with open_named(arguments) as lake:
@@ -56,7 +57,7 @@ def erase(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def erasure_line(erasure: Erasure, now_ms: int, output: Output) -> str:
-    """Of `erase` and of `status`."""
+    """For `erase` and `status`."""
     from headstone.lake.metastore.erasure_steps import CAME_AGAIN, CAME_LATER, ERASED, NEVER_SEEN
 
     name = f"erasure of {'all' if erasure.is_whole else erasure.key_digest} in {erasure.topic}" + (
@@ -79,7 +80,7 @@ def erasure_line(erasure: Erasure, now_ms: int, output: Output) -> str:
 
 
 def prove(arguments: argparse.Namespace, output: Output) -> int:
-    """0: erased; 1: not erased, or never seen; 3: unproven."""
+    """Returns 0: erased; 1: not erased, or never seen; 3: unproven."""
     from headstone.lake.jobs.erasure_run import expect_provable
     from headstone.lake.jobs.proof import ERASED, FOUND, NEVER_SEEN, proof_document, prove_erased
     from headstone.pipeline.progress import ProgressLine
@@ -135,7 +136,7 @@ def _proof_lines(proof: Proof, output: Output) -> Iterator[str]:
 
 
 def _keys(arguments: argparse.Namespace, *, dropped: bool) -> tuple[bytes, ...] | None:
-    """None: all of a topic that was dropped."""
+    """None: all keys of a dropped topic."""
     given = {
         "--key": arguments.key, "--key-hex": arguments.key_hex, "--keys-file": arguments.keys_file,
         "--write-tombstone": arguments.write_tombstone,

@@ -1,6 +1,6 @@
-"""The arguments of `headstone lake erase|prove-erased`, and of the times of grace that others wait for, too.
+"""The arguments of `headstone lake erase|prove-erased`, including the grace periods that other actions share.
 
-Only that: what they are for is in `lake_erasure.py`, which is imported when one of them is used.
+Arguments only: `lake_erasure.py` is imported when one of the actions is used.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""`headstone lake compact|worker|request|pause|hold`: who compacts what, and what has to wait.
+"""`headstone lake compact|worker|request|pause|hold`: runs compaction, and says what has to wait.
 
-Calls and renders; what is due and in which order is decided in `lake/metastore/scheduling.py`.
+Calls and renders; `lake/metastore/scheduling.py` decides what is due and in which order.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ if TYPE_CHECKING:
 
 
 def compact(arguments: argparse.Namespace, output: Output) -> int:
-    """A partition that fails does not keep the others from their turn; the exit code is the first failure's.
+    """If a partition fails, the others still get their turn; the exit code is that of the first failure.
 
-    3: stopped by a signal, and something is left; or somebody else works on what was to be leveled or purged."""
+    Returns 3 if a signal stopped it and something is left; or if somebody else is working on what was to be leveled or purged.
+    """
     from headstone.lake.jobs.compact_run import LakeCompactionSettings, agenda_of, compact_due, run_document
     from headstone.pipeline.progress import ProgressLine
 
@@ -129,7 +130,7 @@ def hold(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def request(arguments: argparse.Namespace, output: Output) -> int:
-    """What there is nothing to do for is told, and not asked for."""
+    """Partitions that need nothing are reported, and not requested."""
     from headstone.lake.jobs.urgencies import request_compaction
     from headstone.lake.topics import partitions_of
 

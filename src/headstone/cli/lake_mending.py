@@ -1,6 +1,6 @@
-"""`headstone lake mend`: what damaged objects cost, and going on without what can't be read.
+"""`headstone lake mend`: reports what damaged objects cost, and continues without what cannot be read.
 
-Calls and renders; what is lost and what is not is decided in `lake/jobs/mending.py`.
+Calls and renders; `lake/jobs/mending.py` decides what is lost.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def add_arguments(actions: Actions) -> None:
 
 
 def mend(arguments: argparse.Namespace, output: Output) -> int:
-    """1: there is damage, and it is not mended."""
+    """Returns 1 if there is damage that is not mended."""
     from headstone.lake.jobs.mending import mend as mend_lake
     from headstone.lake.jobs.mending import mend_document, planned
     from headstone.lake.jobs.store_check import check_store

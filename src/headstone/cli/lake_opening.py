@@ -1,4 +1,4 @@
-"""The lake that a command line names: opened with the settings of its store.
+"""Opens the lake that a command line names, with the settings of its store.
 
 Shared by the actions of `headstone lake`.
 """
@@ -22,7 +22,7 @@ def lake_address(arguments: argparse.Namespace) -> LakeAddress:
 
 
 def _objects(arguments: argparse.Namespace, url: str) -> str:
-    """Where the lake's objects are: only the metastore knows, and only a configuration with stores needs it."""
+    """The URL of the lake's objects: only the metastore knows it, and it is needed only if the configuration has stores."""
     from headstone.lake.metastore.metastore import Metastore
 
     if not arguments.configuration.stores:

@@ -1,4 +1,4 @@
-"""`headstone lake restore|export|rebuild`: topics back to Kafka; and when brokers, or the metastore, are lost.
+"""`headstone lake restore|export|rebuild`: topics back to Kafka, and recovery when brokers, or the metastore, are lost.
 
 Calls and renders; the arguments are in `lake.py`.
 """

@@ -1,6 +1,6 @@
-"""`headstone lake topics|retain`: topics of a lake are listed, made, altered and dropped; old records are let go.
+"""`headstone lake topics|retain`: lists, creates, alters and drops topics of a lake; lets expired records go.
 
-Calls and renders; settings are checked in `retention/settings.py`, what has expired is decided in `lake/jobs/expiry.py`.
+Calls and renders; `retention/settings.py` checks settings, `lake/jobs/expiry.py` decides what has expired.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def _delete_records(arguments: argparse.Namespace, lake: Lake, output: Output) -
 
 
 def _confirm(what: str) -> None:
-    """Whoever is not there to be asked has to say --yes."""
+    """Without a terminal to ask at, --yes is required."""
     if not is_somebody_there():
         raise UsageError(
             "this command asks for confirmation; use --yes to skip the question, or --dry-run to see what it would do"

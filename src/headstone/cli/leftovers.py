@@ -1,6 +1,6 @@
-"""What a run that did not end leaves behind, by verb: said when it is interrupted, or stopped by an error.
+"""What a run that did not finish leaves behind, by verb: shown when it is interrupted, or stopped by an error.
 
-Knows verbs by their names and their options only.
+Knows verbs only by their names and options.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ READERS = {
     ("lake", "read"), ("lake", "prove-erased"), ("guard", "check"), ("guard", "status"), ("agent", None),
     ("list", "topics"), ("describe", "topics"),
 }  # fmt: skip
-"""Verbs, and actions of verbs, that change nothing that stays; `lake topics` has a verb of its own."""
+"""Verbs, and actions of verbs, that make no lasting change; `lake topics` has a verb of its own."""
 
 
 def left_by(arguments: argparse.Namespace) -> str:

@@ -1,7 +1,7 @@
 """The entry point `headstone`: finds the verb, runs it, turns errors into messages and exit codes.
 
-0 done and clean; 1 findings; 2 wrong usage or bad input; 3 could not finish. Catches broadly, as
-only the lake's worker does besides.
+0 done and clean; 1 findings; 2 wrong usage or bad input; 3 could not finish. Catches broadly, as otherwise only the lake's
+worker does.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ VERBS = {
     "completion": "print a shell completion script",
 }
 WITH_ACTIONS = ("lake", "guard")
-"""Verbs whose actions have their own options."""
+"""Verbs whose actions have options of their own."""
 EXAMPLES = (
     "headstone demo",
     "headstone inspect /var/lib/kafka/data",
@@ -50,7 +50,7 @@ EXAMPLES = (
 
 
 def parser(chosen: str | None = None) -> argparse.ArgumentParser:
-    """With the arguments of one verb, which alone is imported, or of all."""
+    """With the arguments of one verb, which alone is imported, or of all verbs."""
     top = Parser(prog="headstone", description="Keeps compacted Kafka topics small and correct.")
     top.add_argument(
         "--version", action="version", version=f"headstone {__version__}", help="show the version and exit"
@@ -71,7 +71,7 @@ def parser(chosen: str | None = None) -> argparse.ArgumentParser:
 
 
 def parsed(words: Sequence[str]) -> argparse.Namespace:
-    """With `configuration`, and with its defaults for what the words leave open."""
+    """With `configuration`, and its defaults for options that the words leave open."""
     top = parser(words[0] if words else "")
     file = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     file.add_argument("--config")
@@ -99,12 +99,12 @@ class _Call:
             return self._run()
         except Interrupted:
             _say(self.interrupted())
-        except KeyboardInterrupt:  # somebody else's handler, in a process that is not ours
+        except KeyboardInterrupt:  # another handler, in a process that is not ours
             _say(self.interrupted())
         except (HeadstoneError, OSError) as error:
             return self._failed(error)
         except Exception:
-            if not given_up():  # else it is how whatever was cancelled has ended
+            if not given_up():  # else this is how cancelled work has ended
                 _say(traceback.format_exc().rstrip())
                 _say(f"{self._prog}: stopped by an unexpected error; {self._left}")
             else:
@@ -113,7 +113,7 @@ class _Call:
 
     def _run(self) -> int:
         arguments = parsed(self._words)
-        # Not by the parsed verb: `lake topics` has a word of that name too.
+        # Not by the parsed verb: `lake topics` also has an argument of that name.
         self._prog = " ".join([self._prog, *filter(None, [getattr(arguments, "action", None)])])
         output = Output.of(arguments)
         for text in exposed_secrets(arguments):
@@ -141,7 +141,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _heard(call: _Call) -> int:
     work = call.run
-    if "pyspark.sql.session" in sys.modules:  # else nobody can have a session
+    if "pyspark.sql.session" in sys.modules:  # else there can be no session
         from headstone.spark.inheriting import inheriting
         from headstone.spark.session import note_callers_session
 
@@ -151,7 +151,7 @@ def _heard(call: _Call) -> int:
 
 
 def _say(text: str) -> None:
-    with suppress(OSError):  # the terminal has gone; the exit code says enough
+    with suppress(OSError):  # the terminal is gone; the exit code says enough
         print(without_secrets(text), file=sys.stderr, flush=True)
 
 

@@ -1,6 +1,6 @@
-"""Values of options that several verbs share: numbers in their ranges, moments, K=V pairs, Kafka's topic settings.
+"""Values of options that several verbs share: numbers in their ranges, times, K=V pairs, Kafka's topic settings.
 
-Parsing only; what the values mean is in `retention/policy.py`, the topic settings in `retention/settings.py`.
+Parsing only; `retention/policy.py` has the meaning of the values, `retention/settings.py` the topic settings.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Share:
 
 
 def topic_name(text: str) -> str:
-    """One that Kafka takes: a new topic's."""
+    """A name that Kafka accepts for a new topic."""
     if not TOPIC_NAME.fullmatch(text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a valid topic name: {TOPIC_NAME_RULE}")
     return text
@@ -106,7 +106,7 @@ def topic_name(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class HostPort:
-    """HOST:PORT to listen on; [::1]:9464 for IPv6. Port 0: any that is free."""
+    """HOST:PORT to listen on; [::1]:9464 for IPv6. Port 0: any free port."""
 
     def __call__(self, text: str) -> tuple[str, int]:
         host, colon, port = text.rpartition(":")
@@ -135,7 +135,7 @@ class RecordName(NamedTuple):
         return cls(match[1], partition_number(match[2]), offset(match[3]))
 
 
-# Every number of the command line has one of these ranges. What a program may say, too, is in `bounds`.
+# Every number on the command line has one of these ranges. Those that a program may give too are in `bounds`.
 offset = Whole(*OFFSET)
 positive = Whole(*COUNT)
 partition_number = Whole(*PARTITION_NUMBER)
@@ -173,7 +173,7 @@ segment_bytes = number_of(BY_NAME["segment.bytes"])
 
 
 def pairs(flag: str, items: Sequence[str], *, such_as: str = "") -> dict[str, str]:
-    """Of K=V, given with a flag that may be repeated; a later one wins."""
+    """K=V pairs of a flag that may be repeated; a later one wins."""
     values = {}
     for item in items:
         name, equals, value = item.partition("=")
@@ -192,7 +192,8 @@ def now_ms(arguments: argparse.Namespace) -> int:
 
 
 def add_policy_arguments(parser: argparse.ArgumentParser) -> None:
-    """A flag for each topic setting of Kafka's. Their default is None, so that a topic's own setting can be told apart."""
+    """Adds a flag for each of Kafka's topic settings. Their default is None, so that a topic's own setting can be told
+    apart."""
     group = parser.add_argument_group("Kafka's topic settings; in a broker's directory the default is the topic's own")
     for setting in TOPIC_SETTINGS:
         if setting.flag:

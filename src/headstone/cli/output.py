@@ -1,6 +1,6 @@
-"""What a verb says and where: its answer on stdout, as text or as one JSON document; everything else on stderr.
+"""What a verb prints and where: its answer on stdout, as text or as one JSON document; everything else on stderr.
 
-Owns --output, --quiet, colours, and what happens when whoever reads stdout goes away. Knows no verb.
+Owns --output, --quiet, colours, and what happens when the reader of stdout goes away. Knows no verb.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from headstone.errors import Unfinished, UsageError
 from headstone.interruption import Interrupted, check, droppable
 
 GOOD, BAD, HEADING = "32", "31", "1"
-"""Colours, by what they say."""
+"""Colours by meaning."""
 LOOK_S = 0.1
-"""While a question waits for its answer: how soon an interruption is heard."""
+"""How soon an interruption is noticed while a question waits for its answer."""
 
 
 class NotConfirmed(Unfinished):
-    """Whoever was asked did not say yes, and was asked before anything was changed."""
+    """The user was asked, before anything was changed, and did not say yes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,11 +39,11 @@ class Output:
         return cls(as_json=as_json, quiet=arguments.quiet, coloured=not as_json and takes_colours(os.environ))
 
     def answer(self, document: Callable[[], Mapping[str, object]], lines: Iterable[str]) -> None:
-        """One of them, whole; called once. What is not asked for is not made."""
+        """Prints the document or the lines, in full; called once. The other one is not made."""
         self.lines([json.dumps(document(), indent=2)] if self.as_json else lines)
 
     def lines(self, lines: Iterable[str]) -> int:
-        """How many were written. A reader who has seen enough ends it, and that is no error."""
+        """Returns how many were written. A reader that closes stdout early ends it, which is no error."""
         count = 0
         for line in lines:
             if not _write(line + "\n"):
@@ -53,19 +53,19 @@ class Output:
         return count
 
     def say(self, text: str) -> None:
-        """A part of the answer that is told while it is made; with JSON, progress."""
+        """Prints a part of the answer while it is made; with JSON it counts as progress."""
         if self.as_json:
             self.tell(text)
         elif _write(text + "\n"):
             flush()
 
     def tell(self, text: str) -> None:
-        """Progress and remarks, which nobody needs who asked for quiet."""
+        """Prints progress and remarks, unless --quiet."""
         if not self.quiet:
             print(text, file=sys.stderr, flush=True)
 
     def warn(self, *texts: str) -> None:
-        """Also beside JSON: whoever looks at the terminal sees why the exit code is not 0."""
+        """Printed with JSON too, so that a person at the terminal sees why the exit code is not 0."""
         for text in texts:
             print(text, file=sys.stderr, flush=True)
 
@@ -74,7 +74,7 @@ class Output:
 
 
 def refuse_unwritable(path: Path | None) -> None:
-    """Before anything is read: reading may take hours."""
+    """Call before reading anything, which may take hours."""
     if path is None:
         return
     if path.is_dir():
@@ -86,7 +86,7 @@ def refuse_unwritable(path: Path | None) -> None:
 
 
 def is_somebody_there() -> bool:
-    """To be asked, and to answer."""
+    """Whether a person is there to be asked, and to answer."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
@@ -103,7 +103,7 @@ def confirm(what: str, *, hint: str = "") -> None:
 
 
 def _typed_line() -> str:
-    """A terminal that can be read has a whole line, or none any more."""
+    """A terminal that is readable has a whole line, or has ended."""
     with droppable():
         while not select.select([sys.stdin], [], [], LOOK_S)[0]:
             check()
@@ -112,12 +112,12 @@ def _typed_line() -> str:
 
 
 def takes_colours(environment: Mapping[str, str]) -> bool:
-    """A terminal whose user has not asked for none: https://no-color.org."""
+    """True for a terminal whose user has not switched colours off: https://no-color.org."""
     return sys.stdout.isatty() and not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"
 
 
 def _write(text: str) -> bool:
-    """Whether there is still somebody who reads."""
+    """False if nobody reads stdout any more."""
     try:
         sys.stdout.write(text)
     except BrokenPipeError:
@@ -134,7 +134,7 @@ def flush() -> None:
 
 
 def _discard() -> None:
-    """What is left in buffers must not fail again when the interpreter ends."""
+    """Discards what is left in buffers, so that it does not fail again when the interpreter ends."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

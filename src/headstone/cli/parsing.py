@@ -1,6 +1,6 @@
 """How the command line is parsed and explained: help with every default, examples, exit codes; errors of two lines.
 
-The frame that verbs fill in; knows none of them.
+The frame that verbs fill in; knows no verb.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ EXIT_CODES = {
     USAGE: "wrong usage, or unreadable input; nothing was changed",
     UNFINISHED: "could not finish",
 }
-"""What they mean unless a verb says it more exactly."""
+"""Their meaning, unless a verb is more specific."""
 
 
 class Formatter(argparse.HelpFormatter):
-    """Adds the default to the help of whatever takes a value and does not tell it; keeps the lines of an epilog."""
+    """Adds the default to the help of options that take a value and do not show it; keeps the lines of an epilog."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=34, width=min(WIDTH_MAX, shutil.get_terminal_size().columns - 2))
@@ -55,21 +55,21 @@ def shown_default(action: argparse.Action) -> str:
 
 
 class Parser(argparse.ArgumentParser):
-    """Its errors are two lines: the usage of a verb with thirty options hides what was wrong."""
+    """Its errors have two lines: the usage of a verb with thirty options would hide what was wrong."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{"formatter_class": Formatter, "allow_abbrev": False, **settings})
         self._words: list[str] = []
 
     def format_help(self) -> str:
-        """With a usage of one line: what the options are is told below it."""
+        """With a usage of one line: the options are explained below it."""
         positionals = [action for action in self._actions if not action.option_strings]
         words = [f"{action.metavar}{'...' if action.nargs in ('+', '*') else ''}" for action in positionals]
         self.usage = " ".join(["%(prog)s", "[options]", *words])
         return super().format_help() + "".join(self._forms())
 
     def _forms(self) -> Iterator[str]:
-        """What a value looks like that many options take, said once."""
+        """What a value that many options take looks like, explained once."""
         kinds = {type(action.type) for action in self._actions if action.help != argparse.SUPPRESS}
         if Duration in kinds:
             yield f"\na DURATION is {DURATION_FORM}\n"
@@ -77,7 +77,7 @@ class Parser(argparse.ArgumentParser):
             yield f"\na TIME is {MOMENT_FORM}\n"
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Remembers where it is: an option that nobody knows is one of the innermost parser's."""
+        """Remembers the innermost parser: an unknown option is reported as its own."""
         self._refuse_without_verb(args or ())
         self._words = list(args or ())
         parsed, unknown = super().parse_known_args(args, namespace)
@@ -94,7 +94,7 @@ class Parser(argparse.ArgumentParser):
         return parsed
 
     def _refuse_without_verb(self, words: Sequence[str]) -> None:
-        """Where a verb belongs and nothing but options is: the one that is wrong, or which verbs there are."""
+        """If options stand where a verb belongs: names the wrong one, or lists the verbs."""
         verbs = next((action for action in self._actions if isinstance(action.choices, dict) and action.required), None)
         if verbs is None or not all(word.startswith("-") for word in words):
             return
@@ -117,7 +117,7 @@ class Parser(argparse.ArgumentParser):
         raise argparse.ArgumentError(action, f"unknown {value!r}{instead(str(value), map(str, action.choices))}")
 
     def _refuse_option_before(self, value: str) -> None:
-        """A word that is no verb may be the value of an option that nobody knows."""
+        """A word that is not a verb may be the value of an unknown option."""
         for word in self._words[: self._words.index(value)] if value in self._words else ():
             if word.startswith("--") and word.partition("=")[0] not in self._option_string_actions:
                 self.error(f"{word!r} is not recognized{self.option_meant(word)}")
@@ -128,7 +128,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(USAGE, f"{self.prog}: {wrong}\n{what_to_do(self.prog)}\n")
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
-        flush()  # of the help, which a pager may have left
+        flush()  # flush the help, which a pager may have left
         if message:
             sys.stderr.write(message)
         sys.exit(status)
@@ -139,7 +139,7 @@ def what_to_do(prog: str) -> str:
 
 
 def sentence(about: str) -> str:
-    """The line of a verb in the list of verbs, as the description of its own help."""
+    """The verb's line in the list of verbs, used as the description in its own help."""
     return f"{about[0].upper()}{about[1:]}" + ("" if about.endswith("?") else ".")
 
 

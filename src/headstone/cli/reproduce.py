@@ -1,7 +1,7 @@
 """`headstone reproduce`: the four corruptions, step by step, first by Kafka's rule and then coordinated.
 
-On a simulated cluster, or with --kafka-home on three real brokers, which know Kafka's rule only. Parses, has the stories
-told, renders them.
+On a simulated cluster, or with --kafka-home on three real brokers, which know only Kafka's rule. Parses, plays the stories,
+renders them.
 """
 
 from __future__ import annotations

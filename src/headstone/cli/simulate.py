@@ -1,4 +1,4 @@
-"""`headstone simulate`: seeded random clusters with faults, checked at every turn.
+"""`headstone simulate`: seeded random clusters with faults, checked along the way.
 
 Parses, calls the campaign (`sim/campaign_run.py`), renders what it found with the command that replays it.
 """
@@ -87,7 +87,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
 
 
 class _Progress:
-    """A line that is rewritten on a terminal, and one now and then elsewhere."""
+    """A line that is rewritten on a terminal; elsewhere one line now and then."""
 
     def __init__(self, seeds: int, output: Output) -> None:
         self._seeds = seeds

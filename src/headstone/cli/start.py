@@ -1,4 +1,4 @@
-"""The process `headstone`: hears signals before anything else, since imports take a second, and until it has ended.
+"""The process `headstone`: handles signals before importing anything else, which takes a second, and until it has ended.
 
 A library call is `main.main`, which leaves the process as it was.
 """

@@ -1,8 +1,8 @@
-"""Kafka's Admin API on our own wire: any question to the very broker that is meant, each with a deadline of its own.
+"""Kafka's Admin API over our own wire client: each request goes to exactly the broker that is meant, with its own timeout.
 
-Owns whom to ask, connections that are kept, and what a lost one means: a question is asked once more on a new connection, a
-change never is, for it may have arrived. Errors are Unfinished with the broker's address; `NotPermitted` names what is missing.
-May be used by several threads: each broker answers one question at a time. Decides nothing.
+Owns which broker to ask, kept connections, and what a lost one means: a question is asked once more on a new connection; a
+change is never repeated, because it may have arrived. Errors are Unfinished with the broker's address; `NotPermitted` names the
+missing permission. Threads may share it: each broker answers one request at a time. Decides nothing.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from headstone.errors import Unfinished
 from headstone.log.topic_partition import TopicPartition
 
 CONTROLLERS_SHARE = 0.7
-"""Of its own time, which a broker may wait for the controllers."""
+"""Share of its time that a broker may wait for the controllers."""
 Check = Callable[[], None]
-"""Asked once a broker is reached, just before a change is sent to it: what it raises keeps the change from being sent."""
+"""Called once a broker is reached, just before a change is sent to it; if it raises, the change is not sent."""
 
 
 def _nothing() -> None:
@@ -34,12 +34,12 @@ def _nothing() -> None:
 
 
 class MayHaveArrived(Unfinished):
-    """A change whose answer was lost. Look at the cluster before you repeat it."""
+    """A change whose answer was lost. Look at the cluster before repeating it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogEnd:
-    """Of one replica, by its own broker. The watermarks are None where this user may not read the topic."""
+    """The log end of one replica, from its own broker. The watermarks are None if this user may not read the topic."""
 
     log_end: int
     high_watermark: int | None = None
@@ -47,7 +47,7 @@ class LogEnd:
 
 
 class Admin:
-    """A context manager. `seconds_max` is for each question, whoever is asked."""
+    """A context manager. `seconds_max` applies to each request, whichever broker is asked."""
 
     def __init__(self, connection: Connection, *, seconds_max: float = SECONDS_MAX) -> None:
         self.connection = connection
@@ -61,7 +61,8 @@ class Admin:
         self._answered: Host | None = None
         self._doubted: list[Host] = []
         self._let_pass: dict[Host, float] = {}
-        """Until when a broker that let a change's whole time go by is told changes last. It may still answer questions."""
+        """By broker that used up a change's whole time: until when it is the last to be sent changes. It may still answer
+        questions."""
 
     def __enter__(self) -> Admin:
         return self
@@ -78,20 +79,21 @@ class Admin:
             line.close()
 
     def describe(self, topics: Sequence[str] | None = None) -> ClusterState:
-        """None: every topic that this user may describe. Nothing is created."""
+        """If `topics` is None: every topic that this user may describe. Never creates topics."""
         state = self._ask_any(lambda broker: broker.metadata(topics, with_ids=True))
         self._brokers, self._controller = state.brokers, state.controller
         return state
 
     def ask_silent_again(self) -> None:
-        """A new look begins: a broker that was silent at the last one has another chance, and costs one deadline at most."""
+        """Call at the start of a look: brokers that were silent at the previous one are asked again, which costs one timeout at
+        most."""
         with self._lock:
             lines = list(self._lines.values())
         for line in lines:
             line.ask_again()
 
     def doubt(self) -> None:
-        """Whoever answered last is asked last from now on, wherever any broker will do."""
+        """From now on, where any broker will do, the one that answered last is asked last."""
         if self._answered is not None:
             self._doubted = [*(host for host in self._doubted if host != self._answered), self._answered]
             self._answered = None
@@ -99,7 +101,7 @@ class Admin:
     def topic_configs(
         self, topics: Sequence[str], *, broker: int | None = None, keys: Sequence[str] | None = None
     ) -> dict[str, Configs]:
-        """As that very broker knows them; None: any. The first refusal is raised."""
+        """As the given broker knows them; None: any broker. Raises the first refusal."""
         answers = self.try_topic_configs(topics, broker=broker, keys=keys)
         for answer in answers.values():
             if isinstance(answer, Unfinished):
@@ -109,11 +111,11 @@ class Admin:
     def try_topic_configs(
         self, topics: Sequence[str], *, broker: int | None = None, keys: Sequence[str] | None = None
     ) -> dict[str, Configs | Unfinished]:
-        """The same, with what was refused beside what was not."""
+        """Like `topic_configs`, with refusals as values."""
         return self._configs(TOPIC, topics, broker, keys)
 
     def broker_configs(self, broker: int | None) -> Configs:
-        """As that broker has them. None: the overrides of the cluster's default, and nothing else."""
+        """As that broker has them. None: only the overrides of the cluster's default."""
         name = EVERY_BROKER if broker is None else str(broker)
         answer = self._configs(BROKER, [name], broker, None)[name]
         if isinstance(answer, Unfinished):
@@ -140,20 +142,20 @@ class Admin:
         self, topic: str, changes: Mapping[str, str | None], *, validate_only: bool = False, check: Check = _nothing,
         repeatable: bool = False,
     ) -> None:  # fmt: skip
-        """All of them or none; None deletes the override. repeatable: made twice it does no harm, so another broker is told if
+        """All or nothing; None deletes the override. `repeatable`: doing it twice is harmless, so another broker is tried if
         one does not answer."""
         self._alter(TOPIC, topic, changes, None, validate_only, check, repeatable=repeatable)
 
     def alter_broker_default(
         self, changes: Mapping[str, str | None], *, validate_only: bool = False, check: Check = _nothing
     ) -> None:
-        """The dynamic default of all brokers."""
+        """Changes the dynamic default of all brokers."""
         self._alter(BROKER, EVERY_BROKER, changes, None, validate_only, check)
 
     def alter_broker(
         self, broker: int, changes: Mapping[str, str | None], *, validate_only: bool = False, check: Check = _nothing
     ) -> None:
-        """Only that broker takes it."""
+        """Changes that broker's own config; only that broker accepts it."""
         self._alter(BROKER, str(broker), changes, broker, validate_only, check)
 
     def _alter(
@@ -166,8 +168,8 @@ class Admin:
         )  # fmt: skip
 
     def reassignments(self, *, seconds_max: float | None = None) -> dict[TopicPartition, Reassignment]:
-        """Those that run, of all topics. A broker that does not reach the controllers says so before its time is over: it is
-        not silent itself."""
+        """Running reassignments of all topics. A broker that does not reach the controllers says so before its time is over,
+        and does not count as silent."""
         seconds = self.seconds_max if seconds_max is None else seconds_max
         timeout_ms = int(CONTROLLERS_SHARE * seconds * 1000)
         return self._ask_controllers(
@@ -177,7 +179,7 @@ class Admin:
     def reassign(
         self, wanted: Mapping[TopicPartition, Sequence[int] | None], *, check: Check = _nothing
     ) -> None:  # fmt: skip
-        """None cancels the one that runs."""
+        """None cancels the running reassignment."""
         self._change(
             lambda broker: questions.alter_reassignments(broker, wanted, timeout_ms=self._timeout_ms), check=check
         )
@@ -188,7 +190,7 @@ class Admin:
         )
 
     def log_ends(self, broker: int, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, LogEnd]:
-        """Of that broker's own replicas, leaders or not. What it does not have, or cannot tell now, is left out."""
+        """For that broker's own replicas, leaders or not. Leaves out those that it does not have or cannot report now."""
         ends = self.replica_ends(broker, partitions)
         watermarks = self._ask_broker(
             broker, lambda reached: questions.fetch_many(reached, ends, bytes_max=1, partition_bytes_max=1)
@@ -203,20 +205,20 @@ class Admin:
         }  # fmt: skip
 
     def replica_ends(self, broker: int, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Log ends alone: one question, for which DESCRIBE is enough."""
+        """Log ends only: one request, for which DESCRIBE is enough."""
         return self._offsets(broker, partitions, replica=DEBUGGER)
 
     def committed_ends(self, broker: int, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """High watermarks of the partitions that it leads; the others are left out. DESCRIBE is enough."""
+        """High watermarks of the partitions that it leads; leaves out the others. DESCRIBE is enough."""
         return self._offsets(broker, partitions)
 
     def newest_ms(self, broker: int, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """The largest timestamp of the partitions that it leads; empty ones are left out."""
+        """The largest timestamp of the partitions that it leads; leaves out empty ones."""
         offsets = self._listed(broker, partitions, timestamp=questions.MAX_TIMESTAMP)
         return {partition: offset.timestamp_ms for partition, offset in offsets.items() if offset.timestamp_ms >= 0}
 
     def first_ms(self, broker: int, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """The timestamp of the record at offset 0, of partitions that it leads and that still have one; DESCRIBE is enough."""
+        """The timestamp of the record at offset 0, for partitions that it leads and that still have one. DESCRIBE is enough."""
         offsets = self._listed(broker, partitions, timestamp=questions.ANY_TIMESTAMP)
         return {partition: first.timestamp_ms for partition, first in offsets.items() if first.offset == 0}
 
@@ -246,16 +248,16 @@ class Admin:
     def producers(
         self, broker: int, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, tuple[ProducerSaid, ...]]:
-        """Of that broker's own replicas, leaders or not."""
+        """For that broker's own replicas, leaders or not."""
         return self._ask_broker(broker, lambda reached: questions.describe_producers(reached, partitions))
 
     def records(
         self, broker: int, offsets: Mapping[TopicPartition, int], *, bytes_max: int, partition_bytes_max: int
     ) -> dict[TopicPartition, bytes | Unfinished]:
-        """Batches of that broker's own replicas from these offsets on, as it stores them, in the order in which they are asked
-        for; the last of each may be cut off. With what was denied beside what was not.
+        """Batches of that broker's own replicas from these offsets on, as stored, in the order in which they are asked for. The
+        last batch of each may be cut off. Refusals are values.
 
-        What it does not have, or cannot give now, is left out.
+        Leaves out replicas that it does not have or cannot read now.
         """
 
         def ask(reached: BrokerConnection) -> dict[TopicPartition, bytes | Unfinished]:
@@ -273,11 +275,11 @@ class Admin:
         return self._ask_broker(broker, ask)
 
     def controller_clock_ms(self) -> tuple[int, int]:
-        """Which node is the active controller, and what its clock says."""
+        """The active controller's node id, and its clock in milliseconds."""
         return self._ask_controllers(questions.controller_clock_ms)
 
     def features(self) -> dict[str, int]:
-        """Finalized levels by name, such as transaction.version; one that is missing is at 0."""
+        """Finalized levels by name, such as transaction.version; one that is missing is at level 0."""
         return self._ask_any(questions.finalized_features)
 
     @property
@@ -300,14 +302,14 @@ class Admin:
         return self._line(self._host_of(broker)).read(ask, self.seconds_max)
 
     def _ask_controllers(self, ask: Ask[Answer], seconds_max: float | None = None) -> Answer:
-        """Through one broker that answers: the others would only pass it on to the same controller."""
+        """Through one broker that answers: all others would forward the question to the same controller."""
         if self._answered is None:
             self.describe([])
         assert self._answered is not None
         return self._line(self._answered).read(ask, self.seconds_max if seconds_max is None else seconds_max)
 
     def _ask_any(self, ask: Ask[Answer]) -> Answer:
-        """Who answered last has the whole time; if it is lost, the others have as much again, all of them together."""
+        """The broker that answered last gets the whole time. If it fails, all others together get as much again."""
         failed: list[str] = []
         first = self._answered
         if first is not None:
@@ -329,7 +331,7 @@ class Admin:
         raise NoAnswer("; ".join(failed))
 
     def _hosts(self) -> list[Host]:
-        """Those that were named, then those that the cluster told of; the doubted ones last, the latest at the very end."""
+        """The named hosts, then those that the cluster reported; doubted ones last, the latest of them at the very end."""
         brokers = [Host(node.host, node.port) for node in self._brokers.values()]
         hosts = dict.fromkeys([*self.connection.hosts, *brokers])
         self._doubted = [host for host in self._doubted if host in hosts]
@@ -338,11 +340,11 @@ class Admin:
     def _change(
         self, ask: Ask[None], broker: int | None = None, *, check: Check, repeatable: bool = False
     ) -> None:  # fmt: skip
-        """On a connection of its own: on an old one nobody could tell whether the change was lost with it. To open one may
-        take long, also because those before it were not answered; `check` comes after that.
+        """Uses a new connection: on an old one it would be unknown whether the change was lost with it. Opening one may take
+        long, also because earlier hosts did not answer; `check` comes after that.
 
-        Without a broker it goes to the one that counts as controller, or to any that can be reached: they pass it on. One that
-        let its whole time go by is the last to be told of the next ones.
+        Without a broker, the change goes to the one that counts as controller, or to any that can be reached: they forward it.
+        One that used up its whole time is the last to be sent the next changes.
         """
         if broker is None and not self._brokers:
             self.describe([])
@@ -389,7 +391,7 @@ class Admin:
 
 
 def _failure(failed: Sequence[Unfinished]) -> Unfinished:
-    """Of a change that no broker took, by what became of it at each."""
+    """The error of a change that no broker accepted, from what happened at each."""
     if any(isinstance(error, MayHaveArrived) for error in failed):
         kind: type[Unfinished] = MayHaveArrived
     else:

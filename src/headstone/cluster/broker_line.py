@@ -1,6 +1,6 @@
-"""The way to one broker: a connection that is kept, and opened again when it was lost; a broker that is silent rests a while.
+"""The way to one broker: a connection that is kept, and reopened when it is lost. A silent broker is not asked for a while.
 
-Owns when a question is asked once more. Whom to ask, and changes, which are never asked twice here, are `admin.py`'s.
+Owns when a question is asked once more. `admin.py` chooses brokers and makes changes, which are never repeated here.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from headstone.cluster.refusals import NoAnswer
 from headstone.cluster.wire import BrokerConnection
 
 SILENT_SECONDS, SILENT_SHARE = 30.0, 0.8
-"""A broker that let so much of its time go by without an answer is not asked for so long, or until `ask_again`."""
+"""A broker that lets this share of its time pass without an answer is not asked for this long, or until `ask_again`."""
 Answer = TypeVar("Answer")
 Ask = Callable[[BrokerConnection], Answer]
 
 
 class BrokerLine:
-    """The way to one broker: a connection that is opened when it is needed, and opened again when it was lost.
+    """The way to one broker: a connection that is opened when it is needed, and reopened when it is lost.
 
-    `proved` is shared by all: the settings have worked."""
+    `proved` is shared by all lines: the settings have worked."""
 
     def __init__(self, host: Host, settings: WireSettings, proved: threading.Event) -> None:
         self._host = host
@@ -32,7 +32,7 @@ class BrokerLine:
         self._lock = threading.Lock()
         self._connection: BrokerConnection | None = None
         self._silent: tuple[float, str] | None = None
-        """Until when it is not asked again, and what was said when it had not answered."""
+        """Until when it is not asked, and the error from when it did not answer."""
 
     @property
     def is_silent(self) -> bool:
@@ -43,8 +43,8 @@ class BrokerLine:
         self._silent = None
 
     def read(self, ask: Ask[Answer], seconds_max: float) -> Answer:
-        """Once more only if the connection is an old one: brokers close those that were idle, or were restarted. One that used
-        up its time without an answer is not asked for a while: of many questions the first one waits for it."""
+        """Asks once more only if the connection is an old one: brokers close idle ones, or were restarted. A broker that used
+        up its time without an answer is not asked for a while, so that of many questions only the first waits for it."""
         with self._lock:
             if self._silent is not None and self.is_silent:
                 raise NoAnswer(self._silent[1])

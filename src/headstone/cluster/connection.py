@@ -1,8 +1,8 @@
-"""How to reach a Kafka cluster: address, protocol, login, TLS, once for the whole house.
+"""How to reach a Kafka cluster: address, protocol, login, TLS; the only place for the whole house.
 
-Settings come by librdkafka's names and are parsed once; each client gets them in its own words: our wire client, librdkafka,
-and Spark's Kafka source, which speaks Java's. A setting that a client has no word for is refused by its name, never dropped. No
-secret is part of a repr or an error. Reads certificates; opens no connection.
+Settings have librdkafka's names and are parsed once. Each client gets them in its own terms: our wire client, librdkafka, and
+Spark's Kafka source, which uses Java's. A setting that a client has no term for is refused by name, never dropped. No secret is
+part of a repr or an error. Reads certificates; opens no connection.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from headstone.errors import UsageError
 from headstone.storage.redaction import address
 
 SECONDS_MAX = 10.0
-"""For every question to a cluster: whoever does not answer by then is given up, with its address and the reason."""
+"""For every request to a cluster: a broker that has not answered by then is given up, with its address and the reason."""
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 LOGIN_MODULES = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
     "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
 }
-"""Mechanisms that all three clients know, and what Java calls them."""
+"""Mechanisms that all three clients know, and Java's names for them."""
 IDENTIFICATION = {"https": True, "none": False}
 JAVA = "kafka."
-"""Prefix of settings that only Spark's Kafka source gets, by the names of Kafka's Java client."""
+"""Prefix of settings for Spark's Kafka source only, by the names of Kafka's Java client."""
 MECHANISMS = ("sasl.mechanism", "sasl.mechanisms")
 ADDRESSES = ("bootstrap.servers", "metadata.broker.list")
 _SECRET = re.compile(r"password|secret|token(?!\.endpoint\.url$)|jaas|pem$|key$", re.IGNORECASE)
@@ -54,14 +54,14 @@ class Login:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tls:
-    """Paths of PEM files. `authority` None: whom the system trusts."""
+    """Paths of PEM files. `authority` None: the system's trust."""
 
     authority: str | None = None
     certificate: str | None = None
     key: str | None = None
     key_password: str | None = field(default=None, repr=False)
     names_host: bool = True
-    """The broker's certificate must name the host that was asked for."""
+    """Whether the broker's certificate must name the host that was asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ class Connection:
 
     @classmethod
     def parse(cls, bootstrap: str, settings: Mapping[str, str]) -> Connection:
-        """`bootstrap` is HOST:PORT, or several with commas between them."""
+        """`bootstrap` is HOST:PORT, or several of them, separated by commas."""
         rest = dict(settings)
         for name in ADDRESSES:
             if name in rest:
@@ -100,7 +100,7 @@ class Connection:
         return ",".join(map(str, self.hosts))
 
     def hide(self, text: str) -> str:
-        """A message that others made, as it may be shown."""
+        """Removes secrets from a message that somebody else has made."""
         secrets = [self.login.password] if self.login else []
         secrets += [self.tls.key_password] if self.tls and self.tls.key_password else []
         passed_on = {**self.for_librdkafka, **self.for_java}
@@ -111,7 +111,7 @@ class Connection:
 
 
 def _refuse_without(prefix: str, settings: Mapping[str, str], used: bool, protocol: str) -> None:
-    """Whoever names a certificate or a password believes that it is used."""
+    """Refuses settings without effect: a user who names a certificate or a password believes that it is used."""
     for name in sorted(settings) if not used else ():
         if name.startswith(prefix):
             protocols = [other for other in PROTOCOLS if prefix.strip(".").upper() in other]
@@ -191,12 +191,12 @@ def tls_context(tls: Tls) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=tls.authority)
     except (OSError, ssl.SSLError) as error:
         raise UsageError(f"ssl.ca.location {tls.authority}: {error}") from error
-    # Python 3.13 and later refuse by default what Kafka's other clients take, such as an authority without key identifiers.
+    # Python 3.13 and later refuse by default what Kafka's other clients accept, such as an authority without key identifiers.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     context.check_hostname = tls.names_host
     if tls.certificate is not None:
         try:
-            # Not None: OpenSSL would ask for it on the terminal.
+            # Not None: OpenSSL would ask for the password on the terminal.
             context.load_cert_chain(tls.certificate, tls.key, tls.key_password or "")
         except (OSError, ssl.SSLError) as error:
             raise UsageError(
@@ -207,7 +207,7 @@ def tls_context(tls: Tls) -> ssl.SSLContext:
 
 
 def librdkafka_settings(connection: Connection, *, beside_spark: bool = False) -> dict[str, str]:
-    """`beside_spark`: Java's settings are for Spark, which is used as well."""
+    """`beside_spark`: Spark is used as well, and Java's settings are for Spark."""
     if not beside_spark:
         _refuse([*connection.for_java], "librdkafka", "this command does not use Spark's Kafka source")
     given = {"bootstrap.servers": connection.address, "security.protocol": connection.protocol}
@@ -228,7 +228,7 @@ def librdkafka_settings(connection: Connection, *, beside_spark: bool = False) -
 
 
 def spark_source_options(connection: Connection) -> dict[str, str]:
-    """For Spark's Kafka source. Certificates go along as text: executors need no file of this machine's."""
+    """For Spark's Kafka source. Certificates are passed as text, so that executors need no file of this machine."""
     advice = "name it as kafka.NAME with the name of Kafka's Java client"
     _refuse([*connection.for_librdkafka], "Spark's Kafka source", advice)
     options = {"bootstrap.servers": connection.address, "security.protocol": connection.protocol}

@@ -1,9 +1,9 @@
-"""How fast replicas are read over the wire unless somebody says otherwise.
+"""The default rate at which replicas are read over the wire.
 
-A number only, so that a command line can name it without the wire behind it.
+A number only, so that a command line can use it without importing the wire client.
 """
 
 from __future__ import annotations
 
 BYTES_PER_SECOND = 50 << 20
-"""Over all brokers: a fraction of what one disk gives, so that consumers do not notice."""
+"""Over all brokers: a fraction of one disk's rate, so that consumers do not notice."""

@@ -1,7 +1,7 @@
-"""Kafka's message encoding, both of them: plain sizes in old versions, compact sizes and tagged fields in flexible ones.
+"""Kafka's two message encodings: plain sizes in old versions, compact sizes and tagged fields in flexible ones.
 
-A reader and a writer walk through a message field by field and know which of the two it has, so that whoever describes a
-message says each field once. What does not fit its message is Unfinished: nothing of it is believed. Knows no request.
+A reader and a writer go through a message field by field and know which encoding it has, so each field is described once. A
+message that does not fit raises Unfinished, and none of it is used. Knows no request.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ UUID_BYTES = 16
 
 
 def uuid_text(bits: bytes) -> str | None:
-    """Base64 of URLs, as Kafka shows ids; None of the one that is all zeros, which stands for none."""
+    """URL-safe base64, as Kafka shows ids; None for the all-zero id, which means none."""
     return base64.urlsafe_b64encode(bits).decode().rstrip("=") if any(bits) else None
 
 
 class Reader:
-    """Walks through an answer."""
+    """Reads an answer field by field."""
 
     def __init__(self, data: bytes, *, flexible: bool = False) -> None:
         self._data = data
@@ -52,23 +52,23 @@ class Reader:
             raise Unfinished("invalid response: a string is not UTF-8") from error
 
     def name(self) -> str:
-        """A text that is always there."""
+        """A text that is never null."""
         return self.text() or ""
 
     def blob(self) -> bytes:
-        """None is empty."""
+        """Null becomes empty."""
         size = self.unsigned() - 1 if self._flexible else self.one("i")
         return b"" if size < 0 else self._bytes(size)
 
     def array(self) -> range:
-        """To be walked through, one element at a time; None is empty."""
+        """To iterate over its elements; null is empty."""
         count = self.unsigned() - 1 if self._flexible else self.one("i")
         if count > len(self._data):
             raise Unfinished(f"invalid response: {len(self._data)} bytes cannot hold {count} elements")
         return range(max(count, 0))
 
     def uuid(self) -> str | None:
-        """As Kafka writes it; None: there is none."""
+        """As Kafka writes it; None if there is none."""
         return uuid_text(self._bytes(UUID_BYTES))
 
     def numbers(self) -> tuple[int, ...]:
@@ -84,7 +84,7 @@ class Reader:
         raise Unfinished("invalid response: a size does not end")
 
     def tags(self) -> dict[int, bytes]:
-        """What stands behind the fields of a structure, by number; old versions have nothing there."""
+        """The tagged fields at the end of a structure, by number; none in old versions."""
         if not self._flexible:
             return {}
         by_number = {}
@@ -101,7 +101,7 @@ class Reader:
 
 
 class Writer:
-    """Builds a question; each call appends one field."""
+    """Builds a request; each call appends one field."""
 
     def __init__(self, *, flexible: bool = False) -> None:
         self._data = bytearray()
@@ -127,7 +127,7 @@ class Writer:
         return self
 
     def array(self, count: int | None) -> Self:
-        """The head of one; its elements follow."""
+        """The head of an array; its elements follow."""
         return self._size("i", MISSING if count is None else count)
 
     def numbers(self, values: Sequence[int] | None) -> Self:
@@ -135,11 +135,11 @@ class Writer:
         return self.put(f"{len(values or ())}i", *(values or ()))
 
     def tags(self) -> Self:
-        """None are sent."""
+        """Writes that there are no tagged fields."""
         return self.put("B", 0) if self._flexible else self
 
     def _size(self, layout: str, size: int) -> Self:
-        """Compact sizes count from one: zero is what is missing."""
+        """Compact sizes count from one: zero means null."""
         return self._unsigned(size + 1) if self._flexible else self.put(layout, size)
 
     def _unsigned(self, number: int) -> Self:

@@ -1,7 +1,7 @@
-"""Leader epochs of a running cluster: which of them began where in a partition's log, by the word of its leader.
+"""Leader epochs of a running cluster: which ones began where in a partition's log, according to its leader.
 
-No request lists them. OffsetForLeaderEpoch (KIP-101, KIP-320) tells of an epoch where the next one begins, and which is the
-newest that is not above it: so whoever asks goes from the newest down, all partitions of a broker at a time. It takes DESCRIBE
+No request lists them. OffsetForLeaderEpoch (KIP-101, KIP-320) takes an epoch, and returns the newest one that is not above it
+and where the next one begins. So this goes from the newest epoch down, for all partitions of a broker at a time. Needs DESCRIBE
 on the topic.
 """
 
@@ -17,7 +17,7 @@ from headstone.errors import Unfinished
 from headstone.log.topic_partition import TopicPartition
 
 SECONDS_MAX = 5.0
-"""For the cluster, and for each answer of a leader: who does not answer now is asked another time."""
+"""For the cluster, and for each answer of a leader: one that does not answer now is asked another time."""
 NO_EPOCH = -1
 
 Epochs = tuple[tuple[int, int], ...]
@@ -27,7 +27,7 @@ Epochs = tuple[tuple[int, int], ...]
 def leader_epochs(
     connection: Connection, settings: WireSettings, topics: Sequence[str], newest: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, Epochs]:
-    """Of partitions whose newest epoch is another one than `newest` says. Those whose leader does not answer now are absent."""
+    """For partitions whose newest epoch differs from `newest`. Leaves out those whose leader does not answer now."""
     try:
         state = ask_cluster(connection, settings, topics, seconds_max=SECONDS_MAX)
     except Unfinished:
@@ -64,7 +64,7 @@ def _of_leader(
             following = {}
             for partition, epoch in asked.items():
                 answer = answers.get(partition)
-                if answer is None or answer.error:  # it does not lead any more
+                if answer is None or answer.error:  # it no longer leads
                     del walks[partition]
                 elif (lower := walks[partition].step(epoch, answer.epoch, answer.end)) is not None:
                     following[partition] = lower
@@ -75,22 +75,22 @@ def _of_leader(
 class _Walk:
     """One partition's epochs, from the newest down. `epochs` are those whose start is known.
 
-    An answer tells the newest epoch that is not above the one asked for, and where the epoch above that one begins. Below the
-    oldest epoch a broker answers with the very epoch that was asked for, as if it were there; then it ends where the oldest one
-    begins, and that is where the log begins, or where the answer before ended as well."""
+    An answer has the newest epoch that is not above the one asked for, and the offset where the epoch above that one begins.
+    Below its oldest epoch, a broker answers with the very epoch that was asked for, as if it existed, ending where the oldest
+    one begins: that is where the log begins, or where the previous answer ended too."""
 
     def __init__(self, log_start: int) -> None:
         self.epochs: list[tuple[int, int]] = []
         self._log_start = log_start
         self._above = NO_EPOCH
-        """The epoch whose start is asked for; none before the first answer."""
+        """The epoch whose start is being asked for; NO_EPOCH before the first answer."""
 
     def step(self, asked: int, epoch: int, end: int) -> int | None:
-        """Which to ask for next; None: that was the last."""
+        """The epoch to ask for next; None after the last."""
         if not NO_EPOCH < epoch <= asked:
             return None
         if self._above != NO_EPOCH:
-            if self.epochs and end >= self.epochs[-1][1]:  # the one above is none of this log's
+            if self.epochs and end >= self.epochs[-1][1]:  # the epoch above is not of this log
                 return None
             self.epochs.append((self._above, max(end, self._log_start)))
             if end <= self._log_start:

@@ -1,6 +1,6 @@
-"""Consumer groups of a running cluster: the offsets that they have committed, and new ones for those without members.
+"""Consumer groups of a running cluster: reads their committed offsets, and commits new ones for groups without members.
 
-What an offset means, and which one is right, is the lake's business.
+The lake decides what an offset means and which one is right.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from headstone.cluster.librdkafka import Clients
 
 
 def committed(clients: Clients, group: str, topic: str) -> dict[int, int]:
-    """By partition; a group that nobody knows has committed nothing."""
+    """By partition; an unknown group has committed nothing."""
     admin = clients.admin()
     asked = admin.list_consumer_group_offsets(
         [clients.module.ConsumerGroupTopicPartitions(group)], request_timeout=SECONDS_MAX

@@ -1,7 +1,7 @@
-"""librdkafka's clients, for what our own does not do: settings of topics, writing, consuming. The extra `kafka`.
+"""librdkafka's clients, for what our own client does not do: topic settings, producing, consuming. The extra `kafka`.
 
-The only file that imports it. What its clients raise becomes an error of ours, with the address and the reason that librdkafka
-tells only aside, and without secrets.
+The only file that imports it. What its clients raise becomes an error of ours, with the address and the reason (which
+librdkafka reports only separately), and without secrets.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from headstone.cluster.connection import SECONDS_MAX, Connection, librdkafka_set
 from headstone.errors import Unfinished, UsageError, not_installed
 
 GROUP = "headstone-lake"
-"""Consumers have to name a group; none of ours joins one or commits an offset."""
+"""Consumers must name a group; none of ours joins one or commits an offset."""
 
 
 def rdkafka() -> Any:
@@ -27,7 +27,7 @@ def rdkafka() -> Any:
 
 
 class Clients:
-    """Of one cluster, made when they are needed."""
+    """The clients of one cluster, created when they are needed."""
 
     def __init__(self, connection: Connection, *, beside_spark: bool = False) -> None:
         self.connection = connection
@@ -41,9 +41,10 @@ class Clients:
     def producer(self) -> Any:
         """Records arrive once, in order, and none without all before it.
 
-        Idempotence alone leaves a gap where a batch is refused for good: librdkafka takes a new epoch and goes on behind it.
-        The guarantee against gaps knows nothing of records that have waited for too long, so none ever has. A broker takes any
-        sequence of a producer that it does not know: a second batch must not be on its way while the first may be refused."""
+        Idempotence alone leaves a gap if a batch is refused for good: librdkafka takes a new epoch and continues after it. The
+        guarantee against gaps does not cover records that have waited for too long, so none ever times out. A broker accepts
+        any sequence of a producer that it does not know, so a second batch must not be on its way while the first may still be
+        refused."""
         usual = {"linger.ms": "20", "compression.type": "lz4"}
         needed = {
             "enable.idempotence": "true", "enable.gapless.guarantee": "true", "message.timeout.ms": "0",
@@ -53,7 +54,7 @@ class Clients:
 
     @contextmanager
     def consumer(self) -> Iterator[Any]:
-        """Of committed records, from the first; it commits no offset."""
+        """Reads committed records, from the first one; commits no offset."""
         needed = {
             "enable.auto.commit": "false", "auto.offset.reset": "earliest", "isolation.level": "read_committed",
             "enable.partition.eof": "true",
@@ -79,7 +80,7 @@ class Clients:
 
     @contextmanager
     def telling(self, client: Any, what: str = "") -> Iterator[None]:
-        """`client` was asked inside; what it heard from brokers is delivered when it is polled."""
+        """Call `client` inside the block. It delivers what it heard from brokers when it is polled."""
         try:
             yield
         except (self.module.KafkaException, TimeoutError) as error:

@@ -1,7 +1,7 @@
-"""What an address really speaks, asked when a connection there failed: TLS, plain Kafka, or neither.
+"""Finds out what an address really speaks after a connection there failed: TLS, plain Kafka, or neither.
 
-Two short questions on connections of their own; nothing secret is sent. For better error messages only: what is not answered
-within a second is None.
+Two short questions on connections of their own; sends nothing secret. Only for better error messages: None if there is no
+answer within a second.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PROBE_SECONDS = 1.0
 API_VERSIONS = 18
 CORRELATION = 0x68656164
 _RECORD_TYPES = (0x15, 0x16)
-"""Of TLS: an alert, a part of a handshake."""
+"""TLS record types: an alert, a part of a handshake."""
 
 
 def spoken(host: Host) -> str | None:
@@ -29,12 +29,12 @@ def spoken(host: Host) -> str | None:
 
 
 def looks_like_tls(data: bytes) -> bool:
-    """The beginning of an answer: a record type, then major version 3."""
+    """How an answer begins: a record type, then major version 3."""
     return len(data) > 1 and data[0] in _RECORD_TYPES and data[1] == 3
 
 
 def _speaks_tls(host: Host) -> bool:
-    """Whoever it is: the certificate is not looked at, and nothing is said after the handshake."""
+    """Any TLS server: does not check the certificate, and says nothing after the handshake."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     connection = socket.create_connection(host, timeout=PROBE_SECONDS)
@@ -42,7 +42,7 @@ def _speaks_tls(host: Host) -> bool:
         try:
             context.wrap_socket(connection, server_hostname=host.name).close()
         except OSError as error:
-            # It asks for a certificate, or for another version: an alert is TLS too.
+            # It demands a certificate, or another version: an alert is TLS too.
             return "ALERT" in (getattr(error, "reason", None) or "")
         return True
 

@@ -1,6 +1,7 @@
-"""A running cluster as the lake asks for it (`lake/transfer/live.py` has the port), by librdkafka.
+"""A running cluster behind the lake's port (`lake/transfer/live.py`), through librdkafka.
 
-Before the first question our own client looks whether somebody answers: it says why not, where librdkafka says that it waited.
+Before the first question our own client checks whether a broker answers: it gives the reason if not, where librdkafka only
+times out.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from headstone.pipeline.engine import Stop, never
 class LiveCluster:
     """`beside_spark`: Spark reads from the same cluster, and gets the settings that are Java's.
 
-    `given_up`: whoever sends ends, and sends nothing more. Asked in this process only."""
+    `given_up`: a send stops, and sends nothing more. Asked in this process only."""
 
     def __init__(self, connection: Connection, *, beside_spark: bool = False, given_up: Stop = never) -> None:
         self._connection, self._given_up = connection, given_up
@@ -59,7 +60,7 @@ class LiveCluster:
         groups.commit(self._reach(), group, topic, offsets)
 
     def __reduce__(self) -> tuple[object, ...]:
-        """A task has clients of its own."""
+        """A task creates clients of its own."""
         return LiveCluster, (self._connection,)
 
     def _reach(self) -> Clients:
@@ -70,9 +71,9 @@ class LiveCluster:
 
 
 def reach(connection: Connection) -> None:
-    """Somebody answers there, and lets us in; else Unfinished, with the address and the reason.
+    """Raises Unfinished, with the address and the reason, unless a broker answers and accepts the login.
 
-    Where only librdkafka knows how to be let in, it has to find out itself."""
+    If only librdkafka knows the mechanism, it must find out by itself."""
     if any(name.startswith(SECURITY) for name in connection.for_librdkafka):
         return
     ask_cluster(connection, wire_settings(replace(connection, for_librdkafka={}, for_java={})), [])

@@ -1,7 +1,8 @@
-"""The audit of replicas as their brokers serve them: copied over the wire, compared, judged with what brokers say.
+"""Audits replicas as their brokers serve them: copies them over the wire, compares the copies, and judges with what brokers
+say.
 
-The one way from a live cluster to judgements: `audit --bootstrap`, the library and the guard's verification take it. Brokers
-move while they are read, so an answer from between two of their steps is asked for again before it is a problem.
+The only way from a live cluster to judgements: `audit --bootstrap`, the library and the guard's verification use it. Brokers
+move while they are read, so an answer from between two of their steps is asked for again before it counts as a problem.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from headstone.pipeline.auditing import PartitionAudit, audit_by, replicas_of
 from headstone.pipeline.runner import Runner
 
 STABLE_SECONDS_MAX = 10.0
-"""For brokers to serve what their own records say, all partitions together: they move their last stable offset right behind
-their high watermark."""
+"""For brokers to serve what their own records say, over all partitions: they move the last stable offset right after the high
+watermark."""
 NOT_COPIED = "a replica that could not be copied"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveAudit:
-    """By partition, also of those of which nothing could be copied. The copies themselves may be gone."""
+    """By partition, also if no replica could be copied. The copies themselves may be gone."""
 
     copied: Copied
     judgements: Mapping[str, Judgement]
@@ -42,7 +43,7 @@ def audit_topics(
     connection: Connection, topics: Sequence[str], runner: Runner, *, work: Path,
     bytes_per_second: int = BYTES_PER_SECOND, wanted: Sequence[bytes] = (),
 ) -> LiveAudit:  # fmt: skip
-    """topics: none named is every topic that is not internal. Copies go to `work`. wanted: keys to prove."""
+    """If `topics` is empty: every topic that is not internal. Copies go to `work`. `wanted`: keys to prove."""
     copied = copy_replicas(connection, topics, work, bytes_per_second=bytes_per_second, tell=runner.tell)
     return _audited(connection, copied, runner, wanted)
 
@@ -51,7 +52,7 @@ def audit_partition(
     connection: Connection, partition: TopicPartition, runner: Runner, *, last: int, work: Path,
     bytes_per_second: int = BYTES_PER_SECOND,
 ) -> LiveAudit:  # fmt: skip
-    """The replica of broker `last` is read at the end, when it has had the time to hear of what its leader has."""
+    """Reads the replica of broker `last` at the end, when it has had time to learn what its leader has."""
     copied = copy_partition(connection, partition, work, last=last, bytes_per_second=bytes_per_second)
     return _audited(connection, copied, runner, ())
 
@@ -71,20 +72,20 @@ def _audited(connection: Connection, copied: Copied, runner: Runner, wanted: Seq
 
 
 def _with_brokers_word(connection: Connection, audited: PartitionAudit, copied: Copied) -> PartitionAudit:
-    """And with what could not be copied of it."""
+    """Adds the brokers' answers, and which replicas could not be copied."""
     missing = copied.problems.get(audited.partition, ())
     return replace(
         audited,
         producers=_producers(connection, audited),
         problems=(*audited.problems, *missing, *withheld(copied, audited).values()),
-        # Commands for Kafka's tools would leave it out of the partition's replicas.
+        # Commands for Kafka's tools would otherwise leave it out of the partition's replicas.
         brokers={**audited.brokers, **({NOT_COPIED: None} if missing else {})},
         unread=(*audited.unread, *([NOT_COPIED] if missing else ())),
     )
 
 
 def withheld(copied: Copied, audited: PartitionAudit) -> dict[str, str]:
-    """By replica: less is served to read_committed consumers than its own records say."""
+    """By replica: why it serves read_committed consumers less than its own records say."""
     served = {
         facts.name: (copied.stable[audited.partition, int(facts.name)], facts.stable_end)
         for facts in (audited.results[0].facts if audited.results else ())
@@ -97,8 +98,9 @@ def withheld(copied: Copied, audited: PartitionAudit) -> dict[str, str]:
 
 
 def ask_stable_again(connection: Connection, audited: PartitionAudit, copied: Copied, *, until_s: float) -> Copied:
-    """Of replicas that seem to serve less than their records say: a broker moves its high watermark first and its last stable
-    offset a moment later, so an answer from in between is asked for again before it is a problem: once, and until `until_s`."""
+    """For replicas that seem to serve less than their records say. A broker moves its high watermark first and its last stable
+    offset a moment later, so an answer from in between is asked for once more before it is a problem, and at most until
+    `until_s`."""
     silent = set[str]()
     while behind := withheld(copied, audited).keys() - silent:
         for name in sorted(behind):
@@ -114,7 +116,8 @@ def ask_stable_again(connection: Connection, audited: PartitionAudit, copied: Co
 
 
 def _stable_now(connection: Connection, audited: PartitionAudit, broker: int, stable: int) -> int | None:
-    """None: it does not tell. An answer waits up to half a second for something behind `stable`, which it told before."""
+    """None if the broker does not say. An answer waits up to half a second for something above `stable`, its previous
+    answer."""
     partition = audited.replicas[0].directory.topic_partition
     settings = wire_settings(connection)
     try:
@@ -129,7 +132,7 @@ def _stable_now(connection: Connection, audited: PartitionAudit, broker: int, st
 
 
 def _producers(connection: Connection, audited: PartitionAudit) -> dict[str, tuple[ProducerSaid, ...]]:
-    """Of replicas on which transactions never end: what their brokers themselves say of the producers."""
+    """For replicas with transactions that never end: what their own brokers say about the producers."""
     names = {frozen.replica for result in audited.results for frozen in result.frozen}
     asked = {
         name: ask_producers(connection, audited.replicas[0].directory.topic_partition, int(name))
@@ -139,7 +142,7 @@ def _producers(connection: Connection, audited: PartitionAudit) -> dict[str, tup
 
 
 def ask_producers(connection: Connection, partition: TopicPartition, broker: int) -> tuple[ProducerSaid, ...] | None:
-    """What the broker says of producers on its replica; None if it does not: before 2.8 it does not know the question."""
+    """What the broker says of producers on its replica; None if it does not: brokers before 2.8 do not know the request."""
     try:
         settings = wire_settings(connection)
         node = ask_cluster(connection, settings, [partition.topic], proved=True).brokers[broker]

@@ -1,6 +1,6 @@
-"""The conversations of SASL, as Kafka has them: PLAIN, SCRAM, OAUTHBEARER. One message at a time goes through `say`.
+"""The conversations of SASL in Kafka: PLAIN, SCRAM, OAUTHBEARER. `say` exchanges one message at a time.
 
-Knows no socket and no request. A secret is sent and never shown.
+Knows no socket and no request. Secrets are sent and never shown.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headstone.errors import Unfinished
 
 DIGESTS = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 GO_ON = b"\x01"
-"""After a token that was refused the broker waits for this before it ends the conversation (RFC 7628, 3.2.3)."""
+"""After refusing a token, the broker waits for this before it ends the conversation (RFC 7628, 3.2.3)."""
 
 Say = Callable[[bytes], bytes]
 

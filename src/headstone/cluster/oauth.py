@@ -1,7 +1,7 @@
-"""Bearer tokens for SASL OAUTHBEARER: by OIDC's client credentials, given, or unsecured for brokers on trial.
+"""Bearer tokens for SASL OAUTHBEARER: by OIDC's client credentials, given, or unsecured for test brokers.
 
-Settings have librdkafka's names, and one of ours: `sasl.oauthbearer.token` is a token as it is (say file:PATH or env:NAME). A
-fetched token is kept until shortly before it expires. Secrets are sent to the token's endpoint and nowhere else.
+Settings have librdkafka's names, plus one of ours: `sasl.oauthbearer.token` is a token as it is (use file:PATH or env:NAME). A
+fetched token is kept until shortly before it expires. Secrets go to the token endpoint and nowhere else.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NAMES = (METHOD, TOKEN, ENDPOINT, CLIENT_ID, CLIENT_SECRET, SCOPE, EXTENSIONS, U
 ENDPOINT_SECONDS_MAX = 10.0
 ANSWER_BYTES_MAX = 1 << 20
 EARLY_SECONDS = 60
-"""A token that ends this soon is not used any more: brokers close connections whose token is over."""
+"""A token that expires this soon is no longer used: brokers close connections whose token has expired."""
 LIFE_SECONDS = 3600
 
 Clock = Callable[[], float]
@@ -44,12 +44,12 @@ class Endpoint:
 
 
 class BearerLogin:
-    """A mechanism whose proof is a token; one token serves all brokers."""
+    """A mechanism that proves itself with a token; one token serves all brokers."""
 
     mechanism = OAUTHBEARER
 
     def __init__(self, issue: Callable[[], tuple[str, float]], extensions: tuple[tuple[str, str], ...] = ()) -> None:
-        """`issue` gives a token and the seconds that it lives."""
+        """`issue` returns a token and its lifetime in seconds."""
         self.extensions = extensions
         self._issue = issue
         self._lock = threading.Lock()
@@ -93,7 +93,7 @@ def bearer_login(settings: Mapping[str, str]) -> BearerLogin:
 
 
 def fetch_token(endpoint: Endpoint) -> tuple[str, float]:
-    """By the grant for clients (RFC 6749, 4.4)."""
+    """By the client credentials grant (RFC 6749, 4.4)."""
     form = {"grant_type": "client_credentials"} | ({"scope": endpoint.scope} if endpoint.scope else {})
     secret = base64.b64encode(f"{endpoint.client_id}:{endpoint.client_secret}".encode()).decode()
     request = urllib.request.Request(
@@ -114,7 +114,7 @@ def fetch_token(endpoint: Endpoint) -> tuple[str, float]:
 
 
 def unsecured_token(claims: Mapping[str, str], now: float) -> tuple[str, float]:
-    """Signed by nobody: for brokers on trial, whose default handler takes it."""
+    """Unsigned: for test brokers, whose default handler accepts it."""
     seconds = int(claims.get("lifeSeconds", LIFE_SECONDS))
     body: dict[str, object] = {
         claims.get("principalClaimName", "sub"): claims["principal"], "iat": int(now), "exp": int(now) + seconds

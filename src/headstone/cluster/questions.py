@@ -1,7 +1,7 @@
-"""The questions of Kafka's Admin API that the guard needs, each one request on an open connection: fields out, values in.
+"""The requests of Kafka's Admin API that the guard needs, each on an open connection: fields out, values in.
 
-One function per request. Each field is named once, in the order of the version that is spoken; a refusal names the permission
-that is missing. Which broker is asked, and what is done when the connection is lost, is `admin.py`'s.
+One function per request. Each field is named once, in the order of the version that is spoken. A refusal names the missing
+permission. `admin.py` chooses the broker and handles lost connections.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from headstone.log.topic_partition import TopicPartition
 API_VERSIONS = Api(18, 3, flexible=True, tagged_answer=False)
 DESCRIBE_CONFIGS, INCREMENTAL_ALTER_CONFIGS = Api(32, 2), Api(44, 0)
 DESCRIBE_LOG_DIRS = Api(35, 3, flexible=True)
-"""The first that says that it was not permitted, instead of an empty answer."""
+"""The first version that reports a missing permission, instead of an empty answer."""
 OFFSET_FOR_LEADER_EPOCH = Api(23, 3)
-"""The first that says who asks: a consumer. Brokers since 2.3 know it."""
+"""The first version that says who asks: a consumer. Brokers since 2.3 know it."""
 ELECT_LEADERS = Api(43, 1)
 ALTER_REASSIGNMENTS, LIST_REASSIGNMENTS = Api(45, 0, flexible=True), Api(46, 0, flexible=True)
 DESCRIBE_QUORUM = Api(55, 1, flexible=True)
@@ -45,11 +45,11 @@ EVERY_BROKER = ""
 SET, DELETE = 0, 1
 PREFERRED = 0
 DEBUGGER = -2
-"""A replica id: any replica answers ListOffsets, with the end of its own log and not with what is committed."""
+"""A replica id with which any replica answers ListOffsets, with the end of its own log and not with what is committed."""
 LATEST, MAX_TIMESTAMP, ANY_TIMESTAMP = -1, -3, 0
-"""The last one: the first record that has a timestamp at all."""
+"""The last one selects the first record that has a timestamp at all."""
 LIST_OFFSETS_BY_TIME = Api(2, 7, flexible=True)
-"""The first that knows the largest timestamp."""
+"""The first version that knows the largest timestamp."""
 QUORUM_TOPIC = "__cluster_metadata"
 FINALIZED_FEATURES = 2
 
@@ -74,7 +74,7 @@ class Source(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigValue:
-    """`own`: a dynamic override of the very resource that was asked for. `value` is None where it is secret, or not set."""
+    """`own`: it is a dynamic override of the resource that was asked for. `value` is None if it is secret or not set."""
 
     value: str | None
     own: bool
@@ -86,7 +86,7 @@ Configs = Mapping[str, ConfigValue]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reassignment:
-    """`replicas` are all of the moment, those that come and those that go included."""
+    """`replicas` are all at the moment, including those being added and removed."""
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...]
@@ -95,18 +95,18 @@ class Reassignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaOnDisk:
-    """`lag` is of no use for a replica that follows: it is about the broker's own high watermark."""
+    """Do not use `lag` for a follower: it relates to the broker's own high watermark."""
 
     log_dir: str
     size: int
     lag: int
     future: bool
-    """A move to another folder of the same broker is running."""
+    """A move to another log directory of the same broker is running."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offset:
-    """One partition of an answer to ListOffsets."""
+    """One partition in an answer to ListOffsets."""
 
     error: int
     offset: int
@@ -115,7 +115,8 @@ class Offset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochEnd:
-    """One partition of an answer to OffsetForLeaderEpoch: the newest epoch up to the one asked for; where the next begins."""
+    """One partition in an answer to OffsetForLeaderEpoch: the newest epoch up to the one asked for, and where the next one
+    begins."""
 
     error: int
     epoch: int
@@ -124,7 +125,7 @@ class EpochEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigsAnswer:
-    """`error` 0: these are the configs."""
+    """The configs are valid if `error` is 0."""
 
     error: int
     text: str | None
@@ -132,7 +133,7 @@ class ConfigsAnswer:
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> Iterator[tuple[str, list[int]]]:
-    """In order, so that the same question has the same bytes."""
+    """In order, so that equal requests have equal bytes."""
     for topic, group in groupby(sorted(set(partitions)), key=lambda partition: partition.topic):
         yield topic, [partition.number for partition in group]
 
@@ -140,7 +141,7 @@ def by_topic(partitions: Iterable[TopicPartition]) -> Iterator[tuple[str, list[i
 def describe_configs(
     broker: BrokerConnection, kind: int, names: Sequence[str], keys: Sequence[str] | None
 ) -> dict[str, ConfigsAnswer]:
-    """keys None: all of them. One answer per resource, refusals among them."""
+    """`keys` None: all of them. One answer per resource, including refusals."""
     question = Writer().array(len(names))
     for name in names:
         question.put("b", kind).text(name).array(None if keys is None else len(keys))
@@ -209,7 +210,7 @@ def list_reassignments(broker: BrokerConnection, *, timeout_ms: int) -> dict[Top
 def alter_reassignments(
     broker: BrokerConnection, wanted: Mapping[TopicPartition, Sequence[int] | None], *, timeout_ms: int
 ) -> None:
-    """Partition by partition: what is refused is told after the others were accepted. None cancels."""
+    """Partition by partition: raises a refusal only after the others were accepted. None cancels."""
     topics = list(by_topic(wanted))
     question = Writer(flexible=True).put("i", timeout_ms).array(len(topics))
     for topic, numbers in topics:
@@ -236,7 +237,7 @@ def alter_reassignments(
 
 
 def elect_leaders(broker: BrokerConnection, partitions: Sequence[TopicPartition], *, timeout_ms: int) -> None:
-    """The first of the replicas leads again, where it is in sync; where it leads, nothing is done."""
+    """Makes the first replica lead if it is in sync; if it leads already, nothing happens."""
     topics = list(by_topic(partitions))
     question = Writer().put("b", PREFERRED).array(len(topics))
     for topic, numbers in topics:
@@ -290,7 +291,7 @@ def describe_log_dirs(broker: BrokerConnection) -> dict[TopicPartition, ReplicaO
 def list_offsets(
     broker: BrokerConnection, partitions: Sequence[TopicPartition], *, replica: int = NOBODY, timestamp: int = LATEST
 ) -> dict[TopicPartition, Offset]:
-    """Each partition's own error with it. `replica` NOBODY: as a consumer, so only leaders tell, up to what is committed."""
+    """Each partition has its own error. `replica` NOBODY asks as a consumer: only leaders answer, up to what is committed."""
     api = LIST_OFFSETS if timestamp != MAX_TIMESTAMP else LIST_OFFSETS_BY_TIME
     topics = list(by_topic(partitions))
     question = Writer(flexible=api.flexible).put("ib", replica, READ_UNCOMMITTED).array(len(topics))
@@ -313,7 +314,7 @@ def list_offsets(
 
 
 def leader_epoch_ends(broker: BrokerConnection, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEnd]:
-    """Of partitions that this broker leads; each partition's own error with it."""
+    """For partitions that this broker leads; each partition has its own error."""
     topics = list(by_topic(epochs))
     question = Writer().put("i", NOBODY).array(len(topics))
     for topic, numbers in topics:
@@ -334,7 +335,7 @@ def leader_epoch_ends(broker: BrokerConnection, epochs: Mapping[TopicPartition, 
 def fetch_many(
     broker: BrokerConnection, offsets: Mapping[TopicPartition, int], *, bytes_max: int, partition_bytes_max: int
 ) -> dict[TopicPartition, Fetched]:
-    """From this broker's own replicas, without waiting; each partition's own error with it. One batch comes in any case.
+    """From this broker's own replicas, without waiting; each partition has its own error. Returns at least one batch.
 
     It fills its answer in the order in which topics are named first, and in that of their partitions."""
     topics: dict[str, list[int]] = {}
@@ -361,7 +362,7 @@ def fetch_many(
 def describe_producers(
     broker: BrokerConnection, partitions: Sequence[TopicPartition]
 ) -> dict[TopicPartition, tuple[ProducerSaid, ...]]:
-    """Of this broker's own replicas. The first refusal is raised."""
+    """For this broker's own replicas. Raises the first refusal."""
     topics = list(by_topic(partitions))
     question = Writer(flexible=True).array(len(topics))
     for topic, numbers in topics:
@@ -382,7 +383,7 @@ def describe_producers(
 
 
 def controller_clock_ms(broker: BrokerConnection) -> tuple[int, int]:
-    """The active controller, and its clock: it tells of itself that it is up to date now."""
+    """The active controller and its clock: it reports the present time as that up to which it has caught up."""
     question = Writer(flexible=True).array(1).text(QUORUM_TOPIC).array(1).put("i", 0).tags().tags().tags()
     answer = broker.ask(DESCRIBE_QUORUM, question)
     error = answer.one("h")

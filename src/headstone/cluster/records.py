@@ -1,7 +1,7 @@
-"""Records into a partition of a running cluster, and out of it.
+"""Sends records to a partition of a running cluster, and reads them from it.
 
-All or an error: what is sent is acknowledged by all in-sync replicas, at the offsets that were expected, and what is consumed
-reaches up to the end. Knows nothing of what the records are for.
+All or an error: what is sent is acknowledged by all in-sync replicas at the expected offsets; reading goes up to the end. Knows
+nothing of what the records are for.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline.engine import Stop, never
 
 SILENCE_SECONDS_MAX = 30.0
-"""In the middle of a transfer: a broker that restarts is back by then, or another one leads. Then whoever waits gives up."""
+"""In the middle of a transfer: by then a restarted broker is back, or another one leads. After that the transfer gives up."""
 POLL_SECONDS = 0.5
 
 
 class _Deliveries:
-    """Of records that get one offset after the other, unless somebody else writes, too."""
+    """Deliveries of records that get consecutive offsets, unless somebody else writes too."""
 
     def __init__(self, offset: int, given_up: Stop) -> None:
         self.acknowledged = 0
@@ -55,10 +55,10 @@ class _Deliveries:
 def send(
     clients: Clients, partition: TopicPartition, records: Iterable[RecordEntry], *, offset: int, given_up: Stop = never
 ) -> None:  # fmt: skip
-    """In this order, the first of them to this offset, which is the log's end; returns when all are acknowledged.
+    """Sends in this order, starting at `offset`, which is the log's end; returns when all are acknowledged.
 
-    After Unfinished, a prefix of them is in the log. NotResumable: one was refused for good, or got another offset.
-    `given_up`: ends as Unfinished, and sends nothing more."""
+    After Unfinished, a prefix of the records is in the log. NotResumable: one was refused for good, or got another offset.
+    `given_up`: ends with Unfinished, and sends nothing more."""
     producer = clients.producer()
     deliveries = _Deliveries(offset, given_up)
     try:
@@ -73,14 +73,14 @@ def send(
             while len(producer) and deliveries.failure is None:
                 _wait(clients, producer, partition, deliveries)
     finally:
-        producer.purge()  # else its thread goes on with them behind our back, for as long as somebody holds the error
+        producer.purge()  # else its thread keeps sending them in the background while anything references the error
     if deliveries.failure is not None:
         raise NotResumable(f"{clients.connection.address}: {partition}: {clients.connection.hide(deliveries.failure)}")
 
 
 @contextmanager
 def _death_told(clients: Clients, producer: Any, deliveries: _Deliveries) -> Iterator[None]:
-    """A producer dies of a batch that is refused for good. Whoever gives it a record more hears only that it is dead."""
+    """A producer becomes unusable when a batch is refused for good. A later call would only report that it is unusable."""
     try:
         yield
     except clients.module.KafkaException as error:
@@ -95,7 +95,7 @@ def _death_told(clients: Clients, producer: Any, deliveries: _Deliveries) -> Ite
 
 
 def _produced(producer: Any, partition: TopicPartition, record: RecordEntry, deliveries: _Deliveries) -> bool:
-    """False: librdkafka's buffer is full."""
+    """False if librdkafka's buffer is full."""
     try:
         producer.produce(
             partition.topic, partition=partition.number, key=record.key, value=record.value,
@@ -107,7 +107,7 @@ def _produced(producer: Any, partition: TopicPartition, record: RecordEntry, del
 
 
 def _wait(clients: Clients, producer: Any, partition: TopicPartition, deliveries: _Deliveries) -> None:
-    """Until something is acknowledged."""
+    """Waits until something is acknowledged."""
     before, waited = deliveries.acknowledged, 0.0
     while deliveries.acknowledged == before and deliveries.failure is None and len(producer):
         if waited >= SILENCE_SECONDS_MAX:
@@ -121,7 +121,7 @@ def _wait(clients: Clients, producer: Any, partition: TopicPartition, deliveries
 
 
 def consume(clients: Clients, partition: TopicPartition) -> Iterator[tuple[bytes | None, bytes | None]]:
-    """Key and value of each committed record up to what is the end now."""
+    """Key and value of each committed record, up to the present end."""
     module = clients.module
     with clients.consumer() as consumer, clients.telling(consumer, f"{partition}: "):
         where = module.TopicPartition(partition.topic, partition.number)
@@ -138,7 +138,7 @@ def consume(clients: Clients, partition: TopicPartition) -> Iterator[tuple[bytes
                 )
             error = message.error() if message is not None else None
             if message is None or (error is not None and error.code() == module.KafkaError.GROUP_AUTHORIZATION_FAILED):
-                continue  # librdkafka asks for a coordinator that nobody here needs
+                continue  # librdkafka asks for a group coordinator, which is not needed here
             if error is None:
                 yield message.key(), message.value()
                 position, silent_since = message.offset() + 1, time.monotonic()

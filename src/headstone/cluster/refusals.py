@@ -1,6 +1,6 @@
-"""What brokers refuse, in words: the names of Kafka's errors, and which permission is missing.
+"""Brokers' refusals in words: the names of Kafka's errors, and which permission is missing.
 
-Owns the texts. Which permission a question needs is said where the question is asked.
+Owns the texts. The code that makes a request names the permission that it needs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ TOPIC_DENIED, GROUP_DENIED, CLUSTER_DENIED = 29, 30, 31
 UNSUPPORTED_MECHANISM, NO_LOGIN_ASKED = 33, 34
 ELECTION_NOT_NEEDED = 84
 PASSING = (5, NOT_REPLICA, 9, 74, 75, 78)
-"""What a cluster says while a leader changes."""
+"""Errors that a cluster returns while a leader changes."""
 DENIED = (TOPIC_DENIED, GROUP_DENIED, CLUSTER_DENIED)
 ERRORS = {
     -1: "UNKNOWN_SERVER_ERROR",
@@ -50,7 +50,7 @@ ERRORS = {
 
 
 class NotPermitted(Unfinished):
-    """Give this user the permission that is named, or do without."""
+    """Grant this user the named permission, or do without."""
 
     def __init__(self, message: str, permission: str) -> None:
         super().__init__(message, permission)
@@ -61,15 +61,15 @@ class NotPermitted(Unfinished):
 
 
 class NoAnswer(Unfinished):
-    """The connection is lost. A question may be asked again on a new one; a change may or may not have arrived."""
+    """The connection is lost. A question may be repeated on a new one; a change may or may not have arrived."""
 
 
 class TimedOut(Unfinished):
-    """The broker answers, but those that it asked in turn did not in time: a change may or may not have arrived."""
+    """The broker answers, but the brokers that it asked in turn did not in time: a change may or may not have arrived."""
 
 
 class Passing(Unfinished):
-    """A leader changes, or a log has moved on: ask who leads and where it begins now, and try again in a moment."""
+    """A leader changes, or a log has moved on. Ask for the leader and the log's beginning again, and retry in a moment."""
 
 
 def unfinished(message: str, code: int) -> Unfinished:
@@ -81,10 +81,10 @@ def error_name(code: int) -> str:
 
 
 def refusal(where: object, what: str, code: int, *, permission: str, text: str | None = None) -> Unfinished:
-    """Of what was asked of a broker; `permission` is the one that the question needs."""
+    """The error for a request to a broker; `permission` is the one that the request needs."""
     message = f"broker {where}: {visible(what)}: {error_name(code)}"
     if code in DENIED:
-        # Without the broker's own text: it is the request, printed whole, and another one each time.
+        # Without the broker's own text, which is the whole request and differs each time.
         return NotPermitted(f"{message}; this user lacks {permission}", permission)
     kind = TimedOut if code == TIMED_OUT else Unfinished
     return kind(message + (f": {visible(text)}" if text else ""))

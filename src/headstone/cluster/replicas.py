@@ -1,7 +1,7 @@
-"""Copies of every replica of a partition, each read from its own broker over the wire, as log directories.
+"""Copies every replica of a partition, each from its own broker over the wire, into log directories.
 
-READ permission is enough, nothing is changed, and the rate is limited. Records below the replica's own high watermark, exactly
-as it stores them: what cleaning has taken from it is missing here too.
+READ is enough; nothing is changed, and the rate is limited. Copies the records below the replica's own high watermark exactly
+as it stores them: what cleaning has removed there is missing here too.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ from headstone.log.topic_partition import TOPIC_NAME, TOPIC_NAME_RULE, TopicPart
 
 FETCH_BYTES = 4 << 20
 HEARD_SECONDS_MAX, HEARD_PAUSE_S = 5.0, 0.05
-"""Ten times as long as a follower's fetch waits for records, unless somebody set that higher."""
+"""Ten times as long as a follower's fetch waits for records, unless that was configured higher."""
 TAIL_FETCHES_MAX = 16
-"""Of what was written while a replica was read: no more than this much of it is read too."""
+"""Bounds how much is read of what was written while a replica was read."""
 SETTLE_SECONDS_MAX, SETTLE_PAUSE_S, SETTLE_TRIES_MAX = 30.0, 0.2, 10
-"""For leaders that change and logs that move on while they are read: of one run, of one pause, of one replica."""
+"""For leaders that change and logs that move on while they are read: limits for one run, one pause, one replica."""
 PREFIX = struct.Struct(">qi")
 LAST_DELTA = struct.Struct(">i")
 
@@ -64,7 +64,7 @@ V = TypeVar("V")
 
 @dataclass(slots=True)
 class Pace:
-    """So many bytes a second on the average, over all brokers."""
+    """Limits the average rate over all brokers to this many bytes per second."""
 
     bytes_per_second: int
     started: float = field(default_factory=time.monotonic)
@@ -79,11 +79,11 @@ class Pace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copied:
-    """Directories by broker, one log directory each, and what could not be copied, by partition."""
+    """By broker, a log directory; by partition, what could not be copied."""
 
     directories: Mapping[int, Path]
     stable: Mapping[tuple[str, int], int] = field(default_factory=dict)
-    """By partition and broker: the last stable offset that the broker tells consumers."""
+    """By partition and broker: the last stable offset that the broker reports to consumers."""
     problems: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     failures: Mapping[tuple[str, int], HeadstoneError] = field(default_factory=dict)
     """By partition and broker: why that replica was not read."""
@@ -91,7 +91,7 @@ class Copied:
 
 
 class _Brokers:
-    """Connections to the brokers of a cluster, one each; a broker that could not be reached is not asked again."""
+    """One connection to each broker of a cluster; a broker that could not be reached is not tried again."""
 
     def __init__(
         self, connection: Connection, metadata: ClusterState, settings: WireSettings, stack: ExitStack
@@ -105,7 +105,7 @@ class _Brokers:
         self._patience_s = SETTLE_SECONDS_MAX
 
     def pause(self) -> bool:
-        """False: this run has waited long enough for a cluster to settle."""
+        """False if this run has waited long enough for a cluster to settle."""
         if self._patience_s <= 0:
             return False
         self._patience_s -= SETTLE_PAUSE_S
@@ -131,9 +131,9 @@ class _Brokers:
         return broker
 
     def ids(self, number: int) -> ClusterState | None:
-        """What this broker itself says of its cluster and topics, asked once, when its first replica was read.
+        """What this broker itself says of its cluster and topics; asked once, when its first replica was read.
 
-        By a connection of its own: a broker before 2.8 does not know the question, and closes it."""
+        On its own connection: a broker before 2.8 does not know the request, and closes the connection."""
         if number not in self._ids:
             try:
                 with self._connect(number) as broker:
@@ -152,7 +152,7 @@ class _Brokers:
 def copy_replicas(
     connection: Connection, topics: Sequence[str], to: Path, *, bytes_per_second: int, tell: Tell
 ) -> Copied:
-    """topics: none named is every topic that is not internal."""
+    """If `topics` is empty: every topic that is not internal."""
     settings = wire_settings(connection)
     metadata = ask_cluster(connection, settings, list(topics) or None)
     wanted = {name: states for name, states in metadata.topics.items() if topics or not name.startswith("__")}
@@ -182,9 +182,9 @@ def _merged(parts: Iterable[Mapping[K, V]]) -> dict[K, V]:
 def copy_partition(
     connection: Connection, partition: TopicPartition, to: Path, *, last: int, bytes_per_second: int = BYTES_PER_SECOND
 ) -> Copied:
-    """One partition: its leader's replica first and that of broker `last` at the end. A follower hears of what is committed
-    with its next fetch: each is given a moment to have heard of all that the leader called so. Whoever asks for one
-    partition has spoken with the cluster before."""
+    """One partition: its leader's replica first, that of broker `last` at the end. A follower learns what is committed with its
+    next fetch, so each is given a moment to learn of everything that the leader called committed. The caller must have reached
+    the cluster before."""
     settings = wire_settings(connection)
     metadata = ask_cluster(connection, settings, [partition.topic], proved=True)
     _refuse_unknown(metadata.topics, [partition.topic])
@@ -199,7 +199,8 @@ def copy_partition(
 def _copy_partition(
     brokers: _Brokers, partition: TopicPartition, state: PartitionState, to: Path, pace: Pace, *, last: int | None = None
 ) -> Copied:  # fmt: skip
-    """`last` names who is read at the end, behind the leader: then each is given time to hear of what the leader has."""
+    """`last`: this broker is read at the end, after the leader; then each replica is given time to learn what the leader
+    has."""
     name, committed = str(partition), 0
     try:
         leader, start = _beginning(brokers, partition, state.leader)
@@ -231,7 +232,7 @@ def _copy_partition(
 
 
 def _beginning(brokers: _Brokers, partition: TopicPartition, leader: int | None) -> tuple[int, int]:
-    """Its leader, and where the log begins by that one's word. Leaders change: who leads now is asked, and after a while."""
+    """The leader, and where it says that the log begins. Leaders change: asks the present one, after a pause if necessary."""
     while True:
         try:
             start = brokers.reach(leader).earliest(partition)
@@ -247,7 +248,7 @@ def _beginning(brokers: _Brokers, partition: TopicPartition, leader: int | None)
 def _copy_settled(
     brokers: _Brokers, broker: BrokerConnection, partition: TopicPartition, start: int, log_dir: Path, pace: Pace
 ) -> int:
-    """From its beginning once more if the log moved on under the reading, or its broker was just changing sides."""
+    """Copies again from the beginning if the log moved on while it was read, or its broker was just changing roles."""
     for tries in range(1, SETTLE_TRIES_MAX + 1):
         try:
             return _copy(broker, partition, start, log_dir, pace)
@@ -261,7 +262,7 @@ def _copy_settled(
 
 
 def _note_ids(brokers: _Brokers, broker: int, partition: TopicPartition, log_dir: Path) -> None:
-    """Which topic of which cluster this broker takes it for, beside the copy, as beside a log on its disk."""
+    """Writes beside the copy, as beside a log on disk, which topic of which cluster this broker takes it for."""
     state = brokers.ids(broker)
     if state is None:
         return
@@ -272,7 +273,7 @@ def _note_ids(brokers: _Brokers, broker: int, partition: TopicPartition, log_dir
 
 
 def _refuse_unknown(described: Mapping[str, Mapping[int, object]], topics: Sequence[str]) -> None:
-    """Before anything is copied. A broker may tell of topics that nobody asked for: all names become folders here."""
+    """Before anything is copied. A broker may report topics that nobody asked for, and all names become folders here."""
     for topic in described:
         if not TOPIC_NAME.fullmatch(topic):
             raise Unfinished(
@@ -287,7 +288,7 @@ def _refuse_unknown(described: Mapping[str, Mapping[int, object]], topics: Seque
 
 
 def _wait_heard(broker: BrokerConnection, partition: TopicPartition, start: int, committed: int) -> int:
-    """The high watermark of its replica, once that is at `committed`; or what it is when the time is over."""
+    """Its replica's high watermark, once that has reached `committed`; or as it is when the time is over."""
     deadline = time.monotonic() + HEARD_SECONDS_MAX
     while True:
         answer = broker.fetch(partition, start, bytes_max=1, isolation=READ_UNCOMMITTED)
@@ -297,13 +298,13 @@ def _wait_heard(broker: BrokerConnection, partition: TopicPartition, start: int,
 
 
 def _copy(broker: BrokerConnection, partition: TopicPartition, start: int, log_dir: Path, pace: Pace) -> int:
-    """The replica from `start` to the high watermark that it had when the copy began, which counts; its last stable offset.
+    """Copies the replica from `start` to the high watermark at the time when the copy began, which counts; returns its last
+    stable offset.
 
-    As read_committed as far as that goes, because then the broker tells which transactions it takes for aborted.
+    Reads as read_committed as far as that goes, because then the broker reports which transactions it takes for aborted.
 
-    Its cleaner goes on meanwhile: what it takes out before it was read is superseded by something that was written since. So
-    that is read as well, up to an answer that shows all there is: whoever compares sees that the key was written again,
-    behind what counts."""
+    Its cleaner runs meanwhile: a record that it removes before it was read is superseded by a later one. So the copy continues
+    up to an answer that reaches the end: the comparison then sees that the key was written again, above what counts."""
     first = broker.fetch(partition, start, bytes_max=FETCH_BYTES, isolation=READ_COMMITTED)
     if first.error == OUT_OF_RANGE:
         raise Passing(f"offset {start}, where the leader's log starts, is out of its range")
@@ -343,7 +344,7 @@ def _copy(broker: BrokerConnection, partition: TopicPartition, start: int, log_d
 
 
 def write_aborted_index(log: Path, base: int, aborted: set[tuple[int, int]]) -> None:
-    """The broker's own `.txnindex`, as far as it told: where each ends is where its ABORT is."""
+    """The broker's own `.txnindex`, as far as it was reported: each transaction ends at its ABORT."""
     if not aborted:
         return
     size = log.stat().st_size
@@ -368,9 +369,9 @@ def write_aborted_index(log: Path, base: int, aborted: set[tuple[int, int]]) -> 
 
 
 def whole_batches(data: bytes, offset: int, end: int) -> tuple[bytes, int]:
-    """The batches of an answer that are whole and below `end`, and the offset behind them; the last may be cut off.
+    """The whole batches of an answer below `end`, and the offset after them; the last may be cut off.
 
-    A batch that begins at `end` or behind it says that there is nothing more before it: cleaning has left a gap there."""
+    A batch that begins at `end` or above shows that nothing is left below it: cleaning has left a gap there."""
     position = start = 0
     following = offset
     while position + LAST_OFFSET_DELTA_AT + LAST_DELTA.size <= len(data):

@@ -1,6 +1,6 @@
-"""Topics of a running cluster: partitions, where their logs begin and end, settings, ids; and new ones.
+"""Topics of a running cluster: partitions, where their logs begin and end, settings, ids; also creates topics.
 
-What they are, not what it means: which settings are taken over, and what is refused, is the lake's.
+Facts only: the lake decides which settings are taken over, and what is refused.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from headstone.interruption import sleep
 from headstone.log.topic_partition import TopicPartition
 
 SECURITY = ("sasl.", "ssl.", "enable.ssl.")
-"""How names of settings begin that say how to be let in."""
+"""How names of security settings begin."""
 TIMES_KNOWN = 3
-"""In a row, so that it was not only one broker, where only librdkafka can connect: it asks whom it likes."""
+"""In a row, so that not just one broker knows the topic; for clusters that only librdkafka can reach: it chooses the broker."""
 PAUSE_S = 0.1
 KNOWN_SECONDS_MAX = 60.0
-"""Longer than for one answer: brokers do answer, and each look is several questions."""
+"""Longer than for one answer: brokers do answer, and each look takes several requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
-    """`settings` are all that are in force; None: whoever asks may not know them."""
+    """`settings` are all that are in force; None if this user may not see them."""
 
     starts: tuple[int, ...]
     ends: tuple[int, ...]
@@ -41,7 +41,7 @@ class Topic:
 
 
 def describe(clients: Clients, topics: Sequence[str]) -> dict[str, Topic]:
-    """Those that are there."""
+    """Only those that exist."""
     admin = clients.admin()
     with clients.telling(admin):
         there = admin.list_topics(timeout=SECONDS_MAX).topics
@@ -52,7 +52,7 @@ def describe(clients: Clients, topics: Sequence[str]) -> dict[str, Topic]:
 
 
 def topic_ids(clients: Clients, topics: Sequence[str]) -> dict[str, str | None]:
-    """As Kafka writes them; None from a cluster that gives none."""
+    """As Kafka writes them; None if the cluster gives none."""
     if not topics:
         return {}
     admin = clients.admin()
@@ -89,7 +89,7 @@ def _settings(clients: Clients, admin: Any, topic: str) -> tuple[dict[str, str] 
     except clients.module.KafkaException as error:
         if error.args[0].code() in (clients.module.KafkaError._TIMED_OUT, clients.module.KafkaError._TRANSPORT):
             raise
-        return None, frozenset()  # may read, may not describe
+        return None, frozenset()  # may read, but not describe
     own = kinds.ConfigSource.DYNAMIC_TOPIC_CONFIG.value
     settings = {name: entry.value for name, entry in configs.items() if entry.value is not None}
     return settings, frozenset(name for name in settings if configs[name].source == own)
@@ -106,7 +106,7 @@ def create_topic(clients: Clients, topic: str, *, partitions: int, copies: int, 
 
 
 def _wait_until_known(clients: Clients, topic: str) -> None:
-    """The controller has made it; the others hear of it a little later, and any of them may be asked next."""
+    """The controller has created it. Other brokers learn of it a little later, and any of them may be asked next."""
     times, until_s, why = 0, time.monotonic() + KNOWN_SECONDS_MAX, "not all brokers know of it"
     settings = own_settings(clients.connection)
     while times < (TIMES_KNOWN if settings is None else 1):
@@ -123,10 +123,10 @@ def _wait_until_known(clients: Clients, topic: str) -> None:
 
 
 def log_end(clients: Clients, partition: TopicPartition) -> int:
-    """As its leader has it, with records that not all in-sync replicas have yet.
+    """The leader's log end, including records that not all in-sync replicas have yet.
 
-    No isolation level tells that: a consumer is told the high watermark, or less (the last stable offset). A replica is told
-    the end of the log, and by the leader alone. Where only librdkafka can connect it is the high watermark."""
+    No isolation level shows that: consumers get the high watermark, or less (the last stable offset). Replicas get the end of
+    the log, and from the leader alone. If only librdkafka can connect, this is the high watermark."""
     settings = own_settings(clients.connection)
     if settings is None:
         with clients.consumer() as consumer, clients.telling(consumer, f"{partition}: "):
@@ -136,7 +136,7 @@ def log_end(clients: Clients, partition: TopicPartition) -> int:
     while True:
         try:
             return leaders_end(clients.connection, settings, partition)
-        except Unfinished:  # another one is about to lead
+        except Unfinished:  # another broker is about to lead
             if time.monotonic() > until_s:
                 raise
         sleep(PAUSE_S)
@@ -156,7 +156,7 @@ def leaders_end(connection: Connection, settings: WireSettings, partition: Topic
 
 
 def own_settings(connection: Connection) -> WireSettings | None:
-    """For our own client, beside librdkafka; None: only that can connect so."""
+    """For our own client, beside librdkafka; None if only librdkafka can connect."""
     security = {name: value for name, value in connection.for_librdkafka.items() if name.startswith(SECURITY)}
     try:
         return wire_settings(replace(connection, for_librdkafka=security, for_java={}))
@@ -165,7 +165,7 @@ def own_settings(connection: Connection) -> WireSettings | None:
 
 
 def unaware_brokers(connection: Connection, settings: WireSettings, topic: str) -> list[int]:
-    """Those that do not describe it themselves yet, or know no leader of a partition. Each is asked."""
+    """Brokers that do not describe the topic yet, or know no leader for one of its partitions. Asks each broker."""
     unaware = []
     for node in sorted(ask_cluster(connection, settings, []).brokers.values()):
         with BrokerConnection(Host(node.host, node.port), settings, proved=True) as broker:

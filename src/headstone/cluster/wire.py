@@ -1,8 +1,8 @@
 """A small client of Kafka's own protocol, for what other clients do not do: ask one broker, and read a replica from it.
 
-One connection per broker, one question at a time, each with a deadline. Owns the connection, the versions that are spoken
-(fixed: old ones that every broker since 2.3 knows, where there are any) and the questions that read a replica; the
-others are `questions.py`'s. How to connect is `connection.py`'s, the login `login.py`'s, the bytes `encoding.py`'s.
+One connection per broker, one request at a time, each with a timeout. Owns the connection, the versions that are spoken (fixed:
+where possible old ones, which every broker since 2.3 knows) and the requests that read a replica. `questions.py` has the other
+requests, `connection.py` the settings, `login.py` the login, `encoding.py` the bytes.
 """
 
 from __future__ import annotations
@@ -30,21 +30,22 @@ from headstone.log.topic_partition import TopicPartition
 
 
 class Api(NamedTuple):
-    """One request of Kafka's, in the one version that is spoken here."""
+    """One Kafka request, in the only version that is spoken here."""
 
     key: int
     version: int
     flexible: bool = False
-    """Compact sizes, and tagged fields, in its head too."""
+    """Uses compact sizes and tagged fields, in its header too."""
     tagged_answer: bool = True
-    """The head of a flexible answer has tagged fields; only that of ApiVersions has none, for whoever cannot know yet."""
+    """The header of a flexible answer has tagged fields, except that of ApiVersions, because its receiver cannot know the
+    version yet."""
 
 
 FETCH = Api(1, 11)
-"""The first that a follower answers from its own log."""
+"""The first version that a follower answers from its own log."""
 LIST_OFFSETS = Api(2, 5)
 METADATA = Api(3, 7)
-"""With the cluster's id, leader epochs and replicas that are off."""
+"""With the cluster's id, leader epochs and offline replicas."""
 METADATA_WITH_IDS = Api(3, 10, flexible=True)
 """With the topics' ids too. Brokers since 2.8 know it."""
 SASL_HANDSHAKE, SASL_AUTHENTICATE = Api(17, 1), Api(36, 0)
@@ -53,7 +54,7 @@ DESCRIBE_PRODUCERS = Api(61, 0, flexible=True)
 CLIENT_ID = "headstone"
 WAIT_MS = 500
 LISTEN_SECONDS = 0.2
-"""Whoever is given up while it waits for a broker ends this late."""
+"""How often a wait for a broker checks whether it was given up."""
 CORRELATION_BYTES, ANSWER_BYTES_MAX = 4, 256 << 20
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 EARLIEST = -2
@@ -67,7 +68,7 @@ class Node(NamedTuple):
 
 
 class PartitionState(NamedTuple):
-    """`offline` are replicas whose broker is off, or whose disk is."""
+    """`offline` are replicas whose broker or disk is off."""
 
     error: int
     leader: int | None
@@ -79,20 +80,21 @@ class PartitionState(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterState:
-    """By one broker's word. A topic that is not described has the one partition -1, with the error."""
+    """According to one broker. A topic that cannot be described has the single partition -1, with the error."""
 
     cluster_id: str
     controller: int | None
     brokers: dict[int, Node]
-    """Those that the cluster counts as alive."""
+    """Brokers that the cluster counts as alive."""
     topics: dict[str, dict[int, PartitionState]]
     topic_ids: dict[str, str] = field(default_factory=dict)
-    """As Kafka writes them; empty if they were not asked for. A topic that is made anew under its old name has another."""
+    """As Kafka writes them; empty if they were not asked for. A topic that is created again under its old name has another
+    id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetched:
-    """One answer of one replica, by its own word."""
+    """One replica's answer to Fetch."""
 
     error: int
     high_watermark: int
@@ -104,9 +106,9 @@ class Fetched:
 
 
 class BrokerConnection:
-    """To one broker. A context manager. `seconds_max` is for all of the opening together, and then for each answer.
+    """A connection to one broker; a context manager. `seconds_max` covers the whole of opening it, and then each answer.
 
-    `proved`: the same settings have worked before, so that a connection that is lost says nothing about them."""
+    `proved`: the same settings have worked before, so a lost connection says nothing about them."""
 
     def __init__(
         self, host: Host, settings: WireSettings, *, seconds_max: float = SECONDS_MAX, proved: bool = False
@@ -121,7 +123,7 @@ class BrokerConnection:
         self._lost: str | None = None
         try:
             self._socket = self._connected()
-        except (OSError, UnicodeError) as error:  # UnicodeError: a name that no host can have
+        except (OSError, UnicodeError) as error:  # UnicodeError: not a possible host name
             raise NoAnswer(f"broker {host} can't be reached: {self._why(error)}") from error
         with ExitStack() as undo:
             undo.callback(self.close)
@@ -169,7 +171,7 @@ class BrokerConnection:
         self._socket.close()
 
     def metadata(self, topics: Sequence[str] | None, *, with_ids: bool = False) -> ClusterState:
-        """None: every topic that may be described."""
+        """If `topics` is None: every topic that may be described."""
         api = METADATA_WITH_IDS if with_ids else METADATA
         question = Writer(flexible=api.flexible).array(None if topics is None else len(topics))
         for topic in topics or ():
@@ -178,7 +180,7 @@ class BrokerConnection:
             question.text(topic).tags()
         question.put("b", 0)  # and do not create them
         if with_ids:
-            question.put("bb", 0, 0)  # nor tell what this user may do
+            question.put("bb", 0, 0)  # without what this user may do
         answer = self.ask(api, question.tags())
         answer.one("i")
         brokers = {}
@@ -201,7 +203,7 @@ class BrokerConnection:
         )  # fmt: skip
 
     def earliest(self, partition: TopicPartition) -> int:
-        """Where the log begins; only its leader tells."""
+        """Where the log begins; only its leader knows."""
         question = Writer().put("ibi", NOBODY, READ_UNCOMMITTED, 1).text(partition.topic)
         answer = self.ask(LIST_OFFSETS, question.put("iiiq", 1, partition.number, -1, EARLIEST))
         answer.take("ii")
@@ -227,7 +229,7 @@ class BrokerConnection:
         return read_fetched(answer)[1]
 
     def producers(self, partition: TopicPartition) -> tuple[ProducerSaid, ...]:
-        """Of this broker's own replica, leader or not."""
+        """For this broker's own replica, leader or not."""
         question = Writer(flexible=True).array(1).text(partition.topic).numbers([partition.number]).tags().tags()
         answer = self.ask(DESCRIBE_PRODUCERS, question)
         answer.one("i")
@@ -240,7 +242,8 @@ class BrokerConnection:
         return producers
 
     def ask(self, api: Api, question: Writer) -> Reader:
-        """After a question without its answer none is asked any more: a late answer would be taken for another's."""
+        """After a request without an answer the connection is not used any more: a late answer would be taken for that of
+        another request."""
         if self._lost is not None:
             raise NoAnswer(self._lost)
         self._correlation += 1
@@ -270,7 +273,7 @@ class BrokerConnection:
         return answer
 
     def _advice(self) -> str:
-        """On a first question that got no answer."""
+        """For a first request that got no answer."""
         if self._settings.context is None and spoken(self.host) == TLS:
             return "; plain Kafka was spoken, it speaks TLS: security.protocol is SSL or SASL_SSL"
         if self._settings.login is None:
@@ -287,7 +290,7 @@ class BrokerConnection:
         return bytes(parts)
 
     def _received(self, size_max: int) -> bytes:
-        """Some bytes of an answer. Whoever gives up does not wait for the rest."""
+        """Some bytes of an answer. Stops waiting when the caller has given up."""
         while True:
             check()
             left = self._left()
@@ -319,7 +322,7 @@ class BrokerConnection:
 
 
 def _topic_state(answer: Reader, *, with_ids: bool) -> tuple[int, str, str | None, dict[int, PartitionState]]:
-    """One topic of an answer to Metadata: the error, its name and id, its partitions."""
+    """One topic in an answer to Metadata: the error, its name and id, its partitions."""
     error, name, topic_id = answer.one("h"), answer.name(), answer.uuid() if with_ids else None
     answer.one("b")  # internal
     partitions = dict(_partition_state(answer) for _ in answer.array())
@@ -337,7 +340,7 @@ def _partition_state(answer: Reader) -> tuple[int, PartitionState]:
 
 
 def read_fetched(answer: Reader) -> tuple[int, Fetched]:
-    """One partition of an answer to Fetch, and its number."""
+    """One partition in an answer to Fetch, and its number."""
     number, error, high, stable, start = answer.take("ihqqq")
     aborted = tuple((answer.one("q"), answer.one("q")) for _ in answer.array())
     answer.one("i")
@@ -348,7 +351,7 @@ def read_fetched(answer: Reader) -> tuple[int, Fetched]:
 
 
 def read_producers(answer: Reader) -> tuple[int, int, str | None, tuple[ProducerSaid, ...]]:
-    """One partition of an answer to DescribeProducers: its number, the error, what was said of it, the producers."""
+    """One partition in an answer to DescribeProducers: its number, the error, the message, the producers."""
     number, error = answer.take("ih")
     text, producers = answer.text(), []
     for _ in answer.array():
@@ -372,8 +375,7 @@ def ask_cluster(
     connection: Connection, settings: WireSettings, topics: Sequence[str] | None, *, seconds_max: float = SECONDS_MAX,
     proved: bool = False,
 ) -> ClusterState:  # fmt: skip
-    """By the first of the hosts that answers: one after the other, all of them within `seconds_max`. `proved` as of a
-    connection."""
+    """From the first host that answers: tried one after the other, all within `seconds_max`. `proved` as for a connection."""
     deadline = time.monotonic() + seconds_max
     failed: list[str] = []
     for number, host in enumerate(connection.hosts):

@@ -1,6 +1,6 @@
-"""Who is not known to have everything, and since when: one look at a topic, added to what was known.
+"""Which replicas are not known to have everything, and since when: adds one look at a topic to the memory.
 
-Owns the guard's memory of replicas, committed ends and retentions, and what counts as having everything. Decides nothing.
+Owns the guard's memory of replicas, committed ends and retentions, and what counts as complete. Decides nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from headstone.coordination.guard_values import (
 
 SKEW_RETENTIONS = 2
 ENDS_MAX = 128
-"""Per partition, of now and of when each one left. Forgetting the others is safe: who lost more than that has no slack."""
+"""Per partition: the newest, and those before each absent replica left. Forgetting the others is safe: a replica that lost more
+than that has no slack."""
 
 
 def is_held(overrides: Configs) -> bool:
@@ -38,23 +39,23 @@ def is_held_by_default(overrides: Configs | None) -> bool:
 
 
 def is_reached_by_default(overrides: Configs) -> bool:
-    """Whether a hold by the cluster default holds the topic: no override of its own says anything else."""
+    """Whether a hold by the cluster default holds the topic: none of its own overrides says anything else."""
     held = dict(HOLD)
     return all(value in (None, held[name]) for name, value in overrides)
 
 
 def shows_hold(seen: TopicSeen) -> bool:
-    """The topic's overrides do; or every live broker says it itself, which an older answer does not belie."""
+    """The topic's overrides show it; or every live broker confirms it, which an outdated answer does not contradict."""
     return is_held(seen.overrides) or (bool(seen.alive) and set(seen.alive) <= set(seen.held_on))
 
 
 def in_effect(memory: Memory) -> bool:
-    """Every live broker has said itself that it has the hold, and nobody was seen to undo it since."""
+    """Every live broker has confirmed the hold, and nobody was seen to undo it since."""
     return memory.hold is not None and memory.hold.confirmed_ms is not None and memory.hold.released_ms is None
 
 
 def is_still_in_effect(memory: Memory, seen: TopicSeen) -> bool:
-    """And this look shows it: one that is gone may be an older answer, but nothing is staked on that."""
+    """Also this look shows it. One that does not may be an outdated answer, but nothing may depend on that."""
     hold = memory.hold
     if hold is None or not in_effect(memory):
         return False
@@ -64,19 +65,20 @@ def is_still_in_effect(memory: Memory, seen: TopicSeen) -> bool:
 
 
 def is_too_short(memory: Memory, seen: TopicSeen, margins: Margins) -> bool:
-    """Whether no look is ever new enough: what clocks are known to differ by goes off the retention before the margins do."""
+    """True if no look is ever recent enough: known clock differences reduce the retention before the margins do."""
     return seen.delete_retention_ms - memory.skew_ms < margins.retention_ms_min
 
 
 def known_below(memory: Memory) -> dict[tuple[int, int], int]:
-    """By partition and broker, of those that are away: below this offset it has every deletion. Else it is left out."""
+    """By partition and broker: the offset below which an absent replica has every deletion. Replicas without one are left
+    out."""
     ends = {(away.partition, away.broker): has_below(memory, away) for away in memory.away}
     return {replica: end for replica, end in ends.items() if end is not None}
 
 
 def has_below(memory: Memory, away: Away) -> int | None:
-    """It has every deletion below this offset, or None: what one look was told to be committed was so before the next one
-    asked, so who was complete then has all below it."""
+    """The offset below which the replica has every deletion; None if unknown. What one look reported as committed was committed
+    before the next look asked, so a replica that was complete then has everything below it."""
     if away.counts_from_ms is None:
         return None
     ends = [end for number, end in memory.ends if number == away.partition and end.asked_ms <= away.counts_from_ms]
@@ -91,15 +93,15 @@ def danger_of(memory: Memory, partition: PartitionSeen, away: Away, margins: Mar
 
 
 def _horizon_ms(memory: Memory, partition: PartitionSeen, away: Away) -> int | None:
-    """Only of what this replica lacks: others may lack more, down to what was stamped months ago."""
+    """Only of what this replica lacks: others may lack more, with stamps that are months old."""
     below = has_below(memory, away) or 0
     seen_ms = next((stamp_ms for offset, stamp_ms in partition.horizons if offset >= below), None)
     return min((ms for ms in (seen_ms, away.horizon_ms) if ms is not None), default=None)
 
 
 def misses_no_deletion(memory: Memory, partition: PartitionSeen, away: Away) -> bool:
-    """All that was committed and the replica may lack was read, and is plain values: whatever a cleaner does to those, the
-    newest of each key is still there when the replica copies it."""
+    """True if everything committed that the replica may lack was read and is plain values. A cleaner may remove some of those,
+    but the newest of each key is still there when the replica copies it."""
     below, read = has_below(memory, away), partition.deletions
     if below is None or read is None or partition.committed_end is None:
         return False
@@ -108,8 +110,8 @@ def misses_no_deletion(memory: Memory, partition: PartitionSeen, away: Away) -> 
 
 
 def learn_retentions(memory: Memory, seen: TopicSeen, margins: Margins) -> Memory:
-    """A new value may have been in force since the old one was last told, or longer if that answer was old; the old one
-    for as long as a broker's metadata may lag."""
+    """A new value may have been in force since the old one was last reported, or longer if that answer was outdated. The old
+    one may stay in force for as long as a broker's metadata may lag."""
     spans = memory.retentions
     if not spans:
         spans = (Retention(retention_ms=seen.delete_retention_ms),)
@@ -132,8 +134,8 @@ def learn_retentions(memory: Memory, seen: TopicSeen, margins: Margins) -> Memor
 
 
 def learn_skews(memory: Memory, seen: TopicSeen) -> Memory:
-    """What clocks differed by counts as long as a stamp of then may: the longest retention that is remembered; and as long
-    again, for the time at which it was last seen is written to the disk only now and then."""
+    """A clock difference counts for as long as a stamp made under it may: for the longest remembered retention, and for as long
+    again, because the time when it was last seen is written to disk only now and then."""
     longest_ms = max((span.retention_ms for span in memory.retentions), default=0)
     oldest_ms = seen.asked_ms - SKEW_RETENTIONS * longest_ms
     skews = {skew.skew_ms.bit_length(): skew for skew in memory.skews if skew.seen_ms >= oldest_ms}
@@ -146,8 +148,8 @@ def learn_skews(memory: Memory, seen: TopicSeen) -> Memory:
 
 
 def learn_ends(memory: Memory, seen: TopicSeen) -> Memory:
-    """Of looks at which the same was committed only the first two and the latest are kept: from when on, who was complete
-    at which has all of it, and until when."""
+    """Of looks with the same committed end, keeps only the first two and the latest: they show from when on, and until when, a
+    complete replica has all of it."""
     kept: list[tuple[int, CommittedEnd]] = []
     for partition in seen.partitions:
         ends = [end for number, end in memory.ends if number == partition.partition]
@@ -160,7 +162,7 @@ def learn_ends(memory: Memory, seen: TopicSeen) -> Memory:
 
 
 def _worth_keeping(memory: Memory, partition: int, ends: list[CommittedEnd]) -> list[CommittedEnd]:
-    """The newest; and those of before each one left, by which it is seen if that one comes back with less than it had."""
+    """The newest; and those from before each replica left, which show whether it comes back with less than it had."""
     kept = set(range(max(0, len(ends) - ENDS_MAX), len(ends)))
     for away in memory.away:
         if away.partition == partition and away.complete_ms is not None:
@@ -170,11 +172,12 @@ def _worth_keeping(memory: Memory, partition: int, ends: list[CommittedEnd]) -> 
 
 
 def learn_new_partitions(memory: Memory, seen: TopicSeen, looked_ms: int | None, margins: Margins) -> Memory:
-    """A partition that was made since a look which would have shown it was empty then, so all of its replicas were complete: a
-    broker that restarts while a topic is made has missed what came since, and no more. That a look did not show it is proof
-    only of numbers beyond all that were ever shown, or of a topic that was not there; and of that one only by a look of just
-    now: nobody knows which delete.retention.ms it had longer ago. It may also have been denied to who looked, so each of its
-    partitions must bear it out."""
+    """A partition that was created after a look which would have shown it was empty at that look, so all its replicas were
+    complete: a broker that restarts while a topic is created has missed what came since, and no more.
+
+    That a look did not show a partition proves this only for numbers above all that were ever shown, and for topics that did
+    not exist. For those it must be a recent look, because their earlier delete.retention.ms is unknown; and because the look
+    may also have been denied the topic, each of its partitions must bear it out."""
     partitions = [*(c.partition for c in memory.complete), *(a.partition for a in memory.away)]
     count = max([memory.partitions, *(number + 1 for number in partitions)])
     unseen_ms = looked_ms if count else seen.unseen_ms if _is_polled(seen.unseen_ms, seen, margins) else None
@@ -194,7 +197,7 @@ def learn_new_partitions(memory: Memory, seen: TopicSeen, looked_ms: int | None,
 
 
 def _was_empty(partition: PartitionSeen, moment_ms: int) -> bool:
-    """Nothing is committed yet, or the first record of all is there and was stamped since."""
+    """Nothing is committed yet, or the first record of all is still there and was stamped since."""
     return partition.committed_end == 0 or (partition.first_ms is not None and partition.first_ms >= moment_ms)
 
 
@@ -211,7 +214,7 @@ def learn_absences(
             entry = _complete(memory, partition.partition, replica.broker)
             absence = _away(memory, partition.partition, replica.broker)
             if partition.is_sole or (absence is not None and _leads_first(absence, partition)):
-                # It has all that there is.
+                # It has all there is.
                 complete_ms = seen.asked_ms - margins.metadata_age_ms
                 complete.append(Complete(partition=partition.partition, broker=replica.broker, complete_ms=complete_ms))
                 continue
@@ -219,7 +222,7 @@ def learn_absences(
                 away.append(absence)
                 continue
             if absence is not None and absence.expelled_ms is not None:
-                # Added again by the guard: a new copy, which never had anything.
+                # Added again by the guard: a new copy, which never was complete.
                 absence = Away(
                     partition=partition.partition, broker=replica.broker, since_ms=seen.asked_ms, complete_ms=None,
                     unread=True, began_ms=began_ms,
@@ -243,8 +246,8 @@ def _absence(
     memory: Memory, seen: TopicSeen, partition: PartitionSeen, replica: ReplicaSeen, complete_ms: int | None, *,
     first_look: bool, margins: Margins,
 ) -> Away | None:  # fmt: skip
-    """A replica that was fine, or not known at all. What was before the guard's first look is the audit's to find; but one that
-    was read with another and found wrong is read again, and so on."""
+    """For a replica that was fine or is new to the guard; None if it counts as complete. Errors from before the guard's first
+    look are for the audit to find; but a replica that was read with another one and found wrong is read again."""
     in_sync = replica.broker in partition.isr
     watched = (complete_ms is None and first_look) or _was_watched(memory, seen, complete_ms, margins)
     if in_sync and replica.verdict is Verdict.WRONG:
@@ -259,7 +262,8 @@ def _absence(
 
 
 def _was_watched(memory: Memory, seen: TopicSeen, complete_ms: int | None, margins: Margins) -> bool:
-    """If nobody looked for longer than the slack, it may have been away past its moment of danger and come back."""
+    """False if there was no look for longer than the slack: the replica may have been away past its moment of danger and come
+    back."""
     limit = danger(
         complete=complete_ms, retentions=memory.retentions, horizon_ms=None, skew_ms=memory.skew_ms, margins=margins
     )  # fmt: skip
@@ -269,15 +273,15 @@ def _was_watched(memory: Memory, seen: TopicSeen, complete_ms: int | None, margi
 
 
 def _leads_first(absence: Away, partition: PartitionSeen) -> bool:
-    """It was in sync until nobody led, and nobody else has led since. But for an unclean election, who leads then has all that
-    was committed; of the others nobody knows what they missed before."""
+    """The replica was in sync until the partition lost its leader, and is the next leader. Unless the election was unclean, it
+    has all that was committed. What the others missed before is unknown."""
     epoch = absence.unled_epoch
     return epoch is not None and partition.leader == absence.broker and partition.leader_epoch == epoch + 1
 
 
 def _is_polled(complete_ms: int | None, seen: TopicSeen, margins: Margins) -> bool:
-    """By the look before, or by the one before that. A retention that is too short, or a clock of which an agent says so,
-    excuses no more: after a gap nobody knows where a replica was, whatever clocks are said to be."""
+    """Seen complete at the previous look or the one before it. A retention that is too short, or a clock that an agent reports
+    as wrong, excuses no more than that: after a gap nobody knows where a replica was."""
     polled_ms = margins.metadata_age_ms + 2 * margins.poll_ms + margins.effect_ms
     return complete_ms is not None and seen.asked_ms - complete_ms <= polled_ms
 
@@ -286,13 +290,13 @@ def _looked_at(
     absence: Away, memory: Memory, seen: TopicSeen, partition: PartitionSeen, replica: ReplicaSeen, now_ms: int,
     margins: Margins,
 ) -> Away:  # fmt: skip
-    """It lost its place again, or is back; and it may have come back with less than it had."""
+    """Notes whether it has left again or is back, and whether it has less than it had."""
     if replica.broker not in partition.isr or replica.broker in partition.moving:
         returned_ms = None
     else:
         returned_ms = absence.returned_ms if absence.returned_ms is not None else seen.asked_ms
     order = tuple(other.broker for other in partition.replicas) if absence.order else ()
-    # Not by an older answer, which may show who led before.
+    # Never by an outdated answer, which may show the previous leader.
     led = absence.unled_epoch is not None and (partition.leader_epoch or 0) > absence.unled_epoch
     unled_epoch = None if led else absence.unled_epoch
     absence = replace(absence, returned_ms=returned_ms, order=order, unled_epoch=unled_epoch)
@@ -309,7 +313,7 @@ def _looked_at(
 
 
 def _is_older_answer(absence: Away, seen: TopicSeen, partition: PartitionSeen, margins: Margins) -> bool:
-    """It was seen out of the assignment, and is shown in it as it was before: added again it comes last."""
+    """It was seen out of the assignment, and now shows in it at its old place: a replica that is added again comes last."""
     if absence.expelled_ms is None or partition.moving:
         return False
     assigned = tuple(replica.broker for replica in partition.replicas)
@@ -317,22 +321,22 @@ def _is_older_answer(absence: Away, seen: TopicSeen, partition: PartitionSeen, m
 
 
 def is_excused(away: Away, seen: TopicSeen, margins: Margins) -> bool:
-    """By this look: what an earlier one was told says nothing of what was written since."""
+    """By this look only: an earlier one says nothing about what was written since."""
     return away.excused_ms == seen.asked_ms - margins.metadata_age_ms
 
 
 def _was_safe(
     absence: Away, memory: Memory, seen: TopicSeen, partition: PartitionSeen, now_ms: int, margins: Margins
 ) -> bool:  # fmt: skip
-    """A log from which a deletion is gone reads the same: what was read counts only before that can have been, however
-    long the look took."""
+    """A log that has lost a deletion looks the same as one that never had it. So what was read counts only if it was read
+    before a removal was possible, however long the look took."""
     limit = danger_of(memory, partition, absence, margins)
     return absence.complete_ms is not None and (now_ms < limit.unsafe_ms or is_still_in_effect(memory, seen))
 
 
 def _expelled(memory: Memory, seen: TopicSeen, partition: PartitionSeen) -> list[Away]:
-    """Those that the guard itself took out of the assignment; whom a person took out, or has replaced since, is nobody's
-    concern any more."""
+    """Replicas that the guard itself took out of the assignment. One that a person took out, or has replaced since, no longer
+    matters."""
     assigned = {replica.broker for replica in partition.replicas}
     out = [a for a in memory.away if a.partition == partition.partition and a.order and a.broker not in assigned]
     expelled = [a for a in out if partition.moving or assigned == set(a.order) - {a.broker}]

@@ -1,7 +1,7 @@
-"""The arithmetic of time: until when can no tombstone or marker that a replica lacks be gone anywhere.
+"""The arithmetic of time: until when every tombstone and marker that a replica lacks is certain to exist on all other replicas.
 
-Owns the margins and the sums (docs/rfcs/0003-guard.md). All times are the guard's; what brokers' clocks do comes in as a
-bound. Knows no topic, no config and no action: `guarding.py` decides.
+Owns the margins and the sums (docs/rfcs/0003-guard.md). All times are the guard's; differences between brokers' clocks come in
+as a bound. Knows no topic, no config and no action: `guarding.py` decides.
 """
 
 from __future__ import annotations
@@ -9,34 +9,36 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 NEVER_MS = 2**63 - 1
-"""delete.retention.ms near 2^63 overflows in the cleaner and means never: nothing is stamped, nothing goes."""
+"""A delete.retention.ms near 2^63 overflows in the cleaner and means never: nothing is stamped, nothing is removed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Margins:
-    """Each that is a time is a safety margin: setting it to 0 is a mistake that the simulator must find. `slack_share` is
-    manners and reserve: at 1 the hold comes at the last moment, which is in time. `robot_ms` decides only who is answered."""
+    """Those that are times are safety margins: setting one to 0 is a mistake that the simulator must find. `slack_share` is a
+    reserve: at 1 the hold comes at the last moment, which is still in time. `robot_ms` decides only whose change is answered.
+    """
 
     metadata_age_ms: int = 30_000
-    """A broker may answer from metadata that is this old: who is in sync was so at least this long ago."""
+    """A broker may answer from metadata this old: a replica shown in sync counts as complete only as of this long before the
+    look."""
     skew_ms: int = 5_000
-    """Added to the largest difference of brokers' clocks that was seen."""
+    """Added to the largest clock difference between brokers that was seen."""
     effect_ms: int = 60_000
-    """From the call to the last broker that has the hold, retries included."""
+    """From the call until the last broker has the hold, retries included."""
     poll_ms: int = 30_000
-    """Until the guard looks again: what is due before that is due now."""
+    """Until the next look: what is due before that is due now."""
     pass_start_ms: int = 15_000
-    """A cleaner may have chosen a log before the hold reached it and begin its pass this much later: the hold must be in
-    effect so much earlier."""
+    """A cleaner may choose a log before the hold arrives and begin its pass this much later, so the hold must be in effect this
+    much earlier."""
     slack_share: float = 0.5
-    """A hold comes when this share of the slack is used up: outages of minutes touch nothing."""
+    """The hold comes when this share of the slack is used up, so that outages of minutes change nothing."""
     robot_ms: int = 600_000
-    """A robot puts back what it found at its next round; somebody who does it later than this is a person."""
+    """Automation reverts the hold at its next run. A change that comes later than this is a person's."""
 
     @property
     def retention_ms_min(self) -> int:
-        """With a delete.retention.ms that is shorter, less what clocks are known to differ by, no look is ever new enough:
-        such a topic cannot be guarded, only told of."""
+        """If delete.retention.ms, less the known clock differences, is below this, no look is ever recent enough: the topic
+        cannot be guarded, only reported."""
         return self.metadata_age_ms + self.skew_ms + self.effect_ms + 2 * self.poll_ms + self.pass_start_ms
 
 
@@ -44,7 +46,7 @@ class Margins:
 class Retention:
     """A delete.retention.ms that was in force, no earlier than since_ms and no later than until_ms.
 
-    since_ms is when the value before it was last seen, until_ms when the one behind it must have reached every broker.
+    `since_ms` is when the previous value was last seen, `until_ms` when the next one must have reached every broker.
     """
 
     retention_ms: int
@@ -54,7 +56,7 @@ class Retention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedEnd:
-    """At asked_ms, when the question was sent, no more than `offset` was committed."""
+    """At `asked_ms`, when the question was sent, no more than `offset` was committed."""
 
     asked_ms: int
     offset: int
@@ -62,9 +64,9 @@ class CommittedEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Danger:
-    """complete_ms: when the replica last had everything, None if never; unsafe_ms: by then the hold must be in effect.
+    """`complete_ms`: when the replica was last complete, None if never. `unsafe_ms`: the hold must be in effect by then.
 
-    hold_ms is when the hold is due: in good time and not before.
+    `hold_ms` is when the hold is due: early enough, and not before.
     """
 
     complete_ms: int | None
@@ -73,11 +75,11 @@ class Danger:
 
 
 def still_complete_ms(complete: int | None, log_end: int | None, ends: tuple[CommittedEnd, ...]) -> int | None:
-    """When the replica last had everything, given the end of its log as it is now.
+    """When the replica was last complete, given its present log end.
 
-    A replica that was in sync has all that was committed. If it comes back with less (an unclean stop, an empty disk), what
-    it lacks was there earlier: the moment moves back to when its log end was all there was, or to None. Where nothing is
-    known of what was committed by then, the first that is known counts: whoever has that has lost nothing.
+    A replica in sync has everything committed. If it comes back with less (unclean stop, empty disk), it lacks what was there
+    earlier: the moment moves back to when its log end was all there was, or to None. If nothing is known of what was committed
+    by then, the first known end counts: a replica that has that much has lost nothing.
     """
     if complete is None or log_end is None:
         return complete
@@ -88,10 +90,10 @@ def still_complete_ms(complete: int | None, log_end: int | None, ends: tuple[Com
 
 
 def first_removal_ms(complete: int, retentions: tuple[Retention, ...], horizon_ms: int | None) -> int:
-    """The earliest that anything appended since `complete` can be due, on a cluster with one clock.
+    """The earliest time at which anything appended since `complete` can be removed, if all clocks agree.
 
-    It is stamped at the earliest when it is there and a retention is in force, and stamps never change. A horizon
-    that was read in a batch counts as it is: clients and earlier leaders may have stamped it.
+    A record is stamped no earlier than when it is there and a retention is in force, and stamps never change. A horizon that
+    was read from a batch counts as it is: clients and earlier leaders may have stamped it.
     """
     due = [
         min(max(complete, retention.since_ms) + retention.retention_ms, NEVER_MS)
@@ -104,7 +106,7 @@ def first_removal_ms(complete: int, retentions: tuple[Retention, ...], horizon_m
 def danger(
     *, complete: int | None, retentions: tuple[Retention, ...], horizon_ms: int | None, skew_ms: int, margins: Margins
 ) -> Danger:
-    """A replica that never had everything has no slack: what it copies may be gone elsewhere before it gets there."""
+    """A replica that was never complete has no slack: what it still copies may be removed elsewhere first."""
     if complete is None:
         return Danger(complete_ms=None, unsafe_ms=0, hold_ms=0)
     removal_ms = first_removal_ms(complete, retentions, horizon_ms)

@@ -1,7 +1,7 @@
-"""Until when a look may be acted on: a guard that was suspended goes on with what it knew before.
+"""How long a look may be acted on: a guard that was suspended continues with outdated knowledge.
 
-Owns which actions are void on an old look, and how old is too old. To hold, to ask and to read do no harm, however late; to let
-go, or to take a replica out, must be decided anew. Pure.
+Owns which actions an old look makes void, and how old is too old. Holding, asking and reading do no harm however late they
+come; releasing, or changing the assignment, must be decided again. Pure.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from headstone.coordination.guard_values import Action, AddAgain, Expel, Memory,
 
 
 def acts_until_ms(memory: Memory, seen: TopicSeen, margins: Margins) -> int:
-    """Who left right after the look is missed by the next one, a poll after the topic was let go: the hold that it needs must
-    still be in time then. Never longer than a call may take and the next look comes later; where the retention is too short to
-    guard, a poll."""
+    """A replica that leaves right after the look is noticed only one poll after the topic was released, and the hold it needs
+    must still be in time then. At most until a call may be done and the next look comes; at least one poll, if the retention is
+    too short to guard."""
     complete_ms = seen.asked_ms - margins.metadata_age_ms
     limit = danger(
         complete=complete_ms, retentions=memory.retentions, horizon_ms=None, skew_ms=memory.skew_ms, margins=margins
@@ -24,6 +24,6 @@ def acts_until_ms(memory: Memory, seen: TopicSeen, margins: Margins) -> int:
 
 
 def is_void(action: Action, memory: Memory, seen: TopicSeen, now_ms: int, margins: Margins) -> bool:
-    """Asked just before it is carried out: a round may take long, or stop anywhere."""
+    """Asked just before the action is carried out, because a round may take long, or stop anywhere."""
     undoes = isinstance(action, Release | ReleaseDefault | Expel | AddAgain)
     return undoes and now_ms > acts_until_ms(memory, seen, margins)

@@ -1,7 +1,7 @@
-"""What the guard is told, what it remembers, what it wants done and what it tells of each partition.
+"""The guard's vocabulary: what a look shows, what the guard remembers, its actions, and the status of each partition.
 
-Values only. The memory must be durable before the actions of the same decision are carried out, as a claim before it is
-sent. Knows no rule.
+Values only, no rules. The memory must be durable before the actions of the same decision are carried out, just as a claim
+before it is sent.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from headstone.coordination.danger import CommittedEnd, Retention
 LONG_MAX = str(2**63 - 1)
 RATIO, LAG_MIN, LAG_MAX = "min.cleanable.dirty.ratio", "min.compaction.lag.ms", "max.compaction.lag.ms"
 HOLD = ((RATIO, "1.0"), (LAG_MIN, LONG_MAX), (LAG_MAX, LONG_MAX))
-"""Two ways to pause that do not depend on each other, and the one setting that would override the first."""
+"""Two independent ways to pause compaction, and the one setting that could override the first."""
 DEFAULT_HOLD = (
     ("log.cleaner.min.cleanable.ratio", "1.0"),
     ("log.cleaner.min.compaction.lag.ms", LONG_MAX),
@@ -22,7 +22,7 @@ DEFAULT_HOLD = (
 )
 
 Configs = tuple[tuple[str, str | None], ...]
-"""Name and value; None: there is no override."""
+"""Name and value; None if there is no override."""
 
 
 class Verdict(StrEnum):
@@ -33,9 +33,10 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaSeen:
-    """log_end is None while it cannot be asked; verdict is None while it was not read and compared with the others.
+    """`log_end` is None while the broker does not answer; `verdict` is None until the replica was read and compared with the
+    others.
 
-    A reading counts only if it began (read_ms) after the replica was in sync again.
+    A reading counts only if it began (`read_ms`) after the replica was in sync again.
     """
 
     broker: int
@@ -46,7 +47,8 @@ class ReplicaSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletionsRead:
-    """All batches of the leader's log from `start` to `end` were read; `newest` is the newest tombstone or marker there."""
+    """All batches of the leader's log from `start` to `end` were read; `newest` is the offset of the newest tombstone or marker
+    there."""
 
     start: int
     end: int
@@ -55,39 +57,40 @@ class DeletionsRead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionSeen:
-    """horizons: read in batches that some replica lacks. Each is the last offset of a batch and its delete horizon in the
-    guard's time, with offsets and times rising: of what lies from an offset on, the first one there is the earliest."""
+    """`horizons`: from batches that some replica lacks, pairs of a batch's last offset and its delete horizon in the guard's
+    time, both rising. So the first pair from an offset on has the earliest horizon of everything from there on."""
 
     partition: int
     leader: int | None
-    """None: nobody leads, so nothing is written. Who is in sync then may be shown as nobody (Kafka 4.1), or as who was last."""
+    """None if the partition has no leader, so nothing is written. The ISR may then be shown empty (Kafka 4.1) or as it was
+    last."""
     replicas: tuple[ReplicaSeen, ...]
     isr: tuple[int, ...]
     moving: tuple[int, ...] = ()
     """Replicas that a reassignment adds or removes."""
     leader_epoch: int | None = None
-    """One more each time that somebody else leads, or nobody; None: not told."""
+    """Rises whenever the leader changes or is lost; None if not reported."""
     committed_end: int | None = None
     first_ms: int | None = None
-    """The timestamp of the record at offset 0; None: there is none, or it was not asked for."""
+    """The timestamp of the record at offset 0; None if there is none, or if it was not asked for."""
     horizons: tuple[tuple[int, int], ...] = ()
     deletions: DeletionsRead | None = None
-    """Of what some replica lacks; read after asked_ms, each batch once."""
+    """Deletions that some replica lacks; read after `asked_ms`, each batch once."""
 
     @property
     def is_sole(self) -> bool:
-        """It has one replica, which nobody else can have left behind, and which can be compared with nobody."""
+        """It has a single replica, which cannot fall behind another one, nor be compared with one."""
         return len(self.replicas) == 1 and not self.moving
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSeen:
-    """One look at a topic. asked_ms is when the first question was sent. A broker answers from what it knows, which may
-    be `Margins.metadata_age_ms` old.
+    """One look at a topic. `asked_ms` is when the first question was sent; a broker answers from metadata that may be
+    `Margins.metadata_age_ms` old.
 
-    `overrides` are the topic's own of the three settings of a hold. `held_on` are the brokers that said themselves that
-    the hold is in force there; `alive` are the brokers that the cluster counts as such, no older than `overrides`: who was
-    there when the hold was set must be among them.
+    `overrides` are the topic's own values of the three settings of a hold. `held_on` are the brokers that confirmed that the
+    hold is in force there. `alive` are the brokers that the cluster counts as alive, no older than `overrides`: every broker
+    that was alive when the hold was set must be among them.
     """
 
     topic: str
@@ -102,90 +105,92 @@ class TopicSeen:
     """The largest difference between two brokers' clocks that the answers allow."""
     in_sync_min: int = 1
     hold_accepted_ms: int | None = None
-    """When the cluster last answered a SetHold of this topic without an error, if the caller knows."""
+    """When the cluster last accepted a SetHold of this topic, if the caller knows."""
     default_accepted_ms: int | None = None
-    """When the cluster last answered a HoldByDefault without an error, or had that default already, if the caller knows."""
+    """When the cluster last accepted a HoldByDefault, or already had that default, if the caller knows."""
     default_overrides: Configs | None = ()
-    """The cluster default's own overrides of the settings of DEFAULT_HOLD; None: nobody answered."""
+    """The cluster default's own overrides of the settings of DEFAULT_HOLD; None if no broker answered."""
     topic_id: str | None = None
-    """None: the cluster gives none. Whoever calls gives no memory of a topic of another id."""
+    """None if the cluster gives no ids. The caller never passes the memory of a topic with another id."""
     unseen_ms: int | None = None
-    """When an earlier look was asked that would have shown a topic of this id, and did not: it was made since. None: there was
-    none, or it may only have failed to show it."""
+    """When the last look was made that would have shown this topic (by id) and did not, so it was created since. None if there
+    was no such look."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Away:
-    """A replica that is not known to be right. complete_ms as in `danger.Danger`."""
+    """A replica that is not known to be right. `complete_ms` as in `danger.Danger`."""
 
     partition: int
     broker: int
     since_ms: int
     complete_ms: int | None
     excused_ms: int | None = None
-    """Up to then it has missed nothing that a cleaner removes for good."""
+    """Up to this time it has missed nothing that a cleaner removes for good."""
     horizon_ms: int | None = None
-    """The earliest delete horizon that was read of what it lacks since: what was read once counts when it is back, too."""
+    """The earliest delete horizon read of what it lacks; counts also after the replica is back."""
     too_late: bool = False
-    """Its moment of danger came without a hold in effect: it stays so until it is checked or re-replicated."""
+    """Its moment of danger came without a hold in effect. Stays true until it is verified or re-replicated."""
     unread: bool = False
-    """Nobody saw that it was away too long, and nobody can say that it was not: a new copy that began without a hold in
-    effect, or a replica that nobody looked at for too long."""
+    """Whether it was away for too long is unknown: a new copy that began without a hold in effect, or a replica that was not
+    looked at for too long."""
     began_ms: int | None = None
-    """A new copy began no earlier than this; None: it is none."""
+    """A new copy began no earlier than this; None if it is not a new copy."""
     returned_ms: int | None = None
     """When it was first seen in sync again."""
     unled_epoch: int | None = None
-    """It was in sync until nobody led, which was this leader epoch: if it is the next to lead, it has missed nothing."""
+    """It was in sync until the partition lost its leader, at this leader epoch: if it is the next leader, it has missed
+    nothing."""
     order: tuple[int, ...] = ()
-    """The replicas as they were assigned before the guard decided to expel this one; empty: it did not."""
+    """The assigned replicas from before the guard decided to expel this one; empty if it did not."""
     expel_asked_ms: int | None = None
-    """When its expulsion was last asked for: that call may still arrive."""
+    """When its expulsion was last requested: that call may still arrive."""
     expelled_ms: int | None = None
     """When it was first seen out of the assignment."""
 
     @property
     def counts_from_ms(self) -> int | None:
-        """From when on what it lacks can harm it; None: it never had everything."""
+        """The time from which what it lacks can harm it; None if it was never complete."""
         return None if self.complete_ms is None else max(self.complete_ms, self.excused_ms or 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """The hold of a topic; `found` is restored. seen_ms is None until the cluster shows it.
+    """The hold of a topic. `found` is what a release restores. `seen_ms` is None until the cluster shows the hold.
 
-    If the hold's own values were found, it is somebody else's: it counts while it stands, and nothing is restored.
+    If the values found were those of a hold already, it is somebody else's: it counts while it stands, and nothing is restored.
     """
 
     asked_ms: int
     found: Configs
     seen_ms: int | None = None
     shown_ms: int | None = None
-    """When the cluster last showed it. Another broker's answer may be older and show it not yet, or still."""
+    """When the cluster last showed it. Another broker's answer may be older, and not show it yet, or still show it."""
     accepted_ms: int | None = None
-    """When the cluster first accepted it: it is there, even if somebody takes it away before it is seen."""
+    """When the cluster first accepted it: it was there, even if it was undone before a look saw it."""
     confirmed: tuple[int, ...] = ()
     confirmed_ms: int | None = None
     undone_ms: int | None = None
     by_robot: bool = False
-    """Who undid it puts back what it knew, at every round: out of its reach it may be answered."""
+    """Automation undid it, and will revert it again at every run: the answer must be out of its reach."""
     released_ms: int | None = None
     late_release_ms: int | None = None
-    """When the guard last asked to release it, before it held again: that call may arrive after this one."""
+    """When the guard last requested a release before it held again: that call may arrive after the new hold."""
     default_seen_ms: int | None = None
-    """When the cluster default last showed the hold, where the guard holds by it."""
+    """When the cluster default last showed the hold, if the guard holds by it."""
     default_asked_ms: int | None = None
-    """When the default was last asked for: that call may still arrive."""
+    """When the default was last requested: that call may still arrive."""
     default_accepted_ms: int | None = None
-    """When the cluster first accepted the default since it was asked for."""
+    """When the cluster first accepted the default since it was requested."""
     default_undone_ms: int | None = None
     out_of_reach_ms: int | None = None
-    """When the topic was last seen with overrides of its own that the cluster default, by which it is held, does not reach."""
+    """When the topic, held by the cluster default, was last seen with overrides of its own, which the default does not
+    reach."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Complete:
-    """A replica that was in sync when last seen: it had everything at complete_ms."""
+    """A replica that was in sync when last seen: it was complete at `complete_ms`."""
 
     partition: int
     broker: int
@@ -202,31 +207,32 @@ class Skew:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """What the guard knows of one topic from before; an empty one knows nothing, so whoever is behind has no slack."""
+    """What the guard knows of one topic. With an empty memory, a replica that is behind has no slack."""
 
     retentions: tuple[Retention, ...] = ()
     retention_seen_ms: int | None = None
     ends: tuple[tuple[int, CommittedEnd], ...] = ()
-    """Partition and what was committed there, oldest first."""
+    """Partition and its committed end, oldest first."""
     complete: tuple[Complete, ...] = ()
     away: tuple[Away, ...] = ()
     hold: Hold | None = None
     default_hold: Configs | None = None
-    """What was found in the cluster default before the guard held by it; None: it does not."""
+    """The cluster default as found before the guard held by it; None if the guard does not."""
     skew_ms: int = 0
     """The largest of `skews`."""
     skews: tuple[Skew, ...] = ()
-    """One of each size that was seen, up to twice as large as the next."""
+    """One of each size seen; each size class is twice the one before."""
     partitions: int = 0
-    """How many partitions the topic was seen with: those beyond are made since."""
+    """How many partitions the topic was seen with: higher numbers are new."""
     uncompacted_ms: int | None = None
-    """Since when its cleanup.policy does not say `compact`; None: it does. A purge switches it off for a while."""
+    """Since when its cleanup.policy has not contained `compact`; None if it does. A purge switches compaction off for a
+    while."""
     topic_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetHold:
-    """Effect: one IncrementalAlterConfigs; in effect on every broker by by_ms."""
+    """Effect: one IncrementalAlterConfigs; must be in effect on every broker by `by_ms`."""
 
     topic: str
     configs: Configs
@@ -236,7 +242,7 @@ class SetHold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskBrokers:
-    """Effect: ask each of these brokers itself whether it has the hold."""
+    """Effect: ask each of these brokers whether it has the hold."""
 
     topic: str
     brokers: tuple[int, ...]
@@ -244,7 +250,8 @@ class AskBrokers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndPasses:
-    """Effect: restart cleaner threads (a change of log.cleaner.backoff.ms), so that no pass of before the hold goes on."""
+    """Effect: restart cleaner threads (by a change of log.cleaner.backoff.ms), so that no pass from before the hold
+    continues."""
 
     topic: str
 
@@ -259,10 +266,10 @@ class OffsetSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verify:
-    """Effect: read this replica, compare it with the others.
+    """Effect: read this replica and compare it with the others.
 
-    `missed` is what it lacked, if nothing of that can have been removed meanwhile: then it is enough that it has the same
-    tombstones and markers there as its leader, which agents can tell. None: nothing less than all of it.
+    `missed` is the span that it lacked, if nothing in it can have been removed meanwhile. Then it is enough that the replica
+    has the same tombstones and markers there as its leader, which agents can tell. None: the whole log must be read.
     """
 
     topic: str
@@ -273,7 +280,7 @@ class Verify:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """Effect: restore these; None deletes the override."""
+    """Effect: restore these values; None deletes the override."""
 
     topic: str
     restore: Configs
@@ -281,21 +288,21 @@ class Release:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldByDefault:
-    """Effect: hold all topics without overrides, where a robot undoes the topic's own hold."""
+    """Effect: hold all topics without overrides, because automation undoes the topic's own hold."""
 
     configs: Configs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseDefault:
-    """Effect: restore the cluster default, unless another topic's memory holds by it too: then leave it."""
+    """Effect: restore the cluster default, unless another topic's memory relies on it."""
 
     restore: Configs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expel:
-    """Effect: reassign to the remaining replicas. A replica that is not assigned cannot lead."""
+    """Effect: reassign the partition to the remaining replicas. A replica that is not assigned cannot lead."""
 
     topic: str
     partition: int
@@ -305,8 +312,8 @@ class Expel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddAgain:
-    """Effect: reassign to the replicas of before: the expelled one is re-replicated under the hold. It gets its place in their
-    order only when it was read: until then no election prefers it."""
+    """Effect: assign the expelled replica again, so that it is re-replicated under the hold. It comes last, and gets its place
+    in `order` only after it was read: until then no election prefers it."""
 
     topic: str
     partition: int
@@ -327,7 +334,7 @@ class AlarmKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alarm:
-    """Effect: a person must know; partition and broker are None where it is about the topic."""
+    """Effect: tell a person. `partition` and `broker` are None if the alarm is about the topic."""
 
     kind: AlarmKind
     topic: str
@@ -352,9 +359,9 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """One partition for an operator. countdown_ms is negative once unsafe_ms is over.
+    """The status of one partition, for an operator. `countdown_ms` is negative once `unsafe_ms` has passed.
 
-    Both are None if nobody is away, or of nobody who is away it is known when it had everything.
+    Both are None if no replica is away, or if it is unknown when any of those was last complete.
     """
 
     partition: int
@@ -367,7 +374,7 @@ class Status:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowed:
-    """What the operator allows beyond holding topics. Nothing, unless said."""
+    """What the operator permits beyond holding topics. By default nothing."""
 
     cluster_default: bool = False
     readmission: bool = False

@@ -1,8 +1,8 @@
-"""What the guard does about one topic: a look and a memory in, a new memory, actions and a status out.
+"""The guard's decision about one topic: takes a look and a memory, returns a new memory, actions and statuses.
 
-Owns when to hold, to verify, to release, to readmit, and when to leave things to a person. Pure: the clock is an argument,
-calls are the caller's, and any of them may fail, be late or be done twice (docs/rfcs/0003-guard.md). Who is away and
-since when is `absences.py`'s, what became of a hold is `holding.py`'s; the sums are `danger.py`'s.
+Owns when to hold, to verify, to release, to readmit, and when to leave things to a person. Pure: the clock is an argument; the
+caller makes the calls, any of which may fail, come late or be made twice (docs/rfcs/0003-guard.md). `absences.py` says who is
+away since when, `holding.py` what became of a hold, `danger.py` has the sums.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ from headstone.coordination.holding import Case, cases_of, follow_hold, is_news
 from headstone.coordination.judging import has_source, is_dispensable, missed_span, verdict_of, was_read
 
 REREAD_MS = 600_000
-"""What a reading could not tell, of this replica or of the one that it would copy, is read again."""
+"""A replica that could not be judged, or whose source could not, is read again after this time."""
 BEHIND_NAMED = 8
 STALE_LOOKS = 4
-"""A look older than this many polling intervals says nothing about now."""
+"""A look older than this many poll intervals says nothing about now."""
 
 
 def decide(memory: Memory, seen: TopicSeen, now_ms: int, margins: Margins, allowed: Allowed) -> Decision:
@@ -86,8 +86,8 @@ def _too_short(memory: Memory, seen: TopicSeen, margins: Margins) -> list[Action
 
 
 def _sole_in_doubt(before: Memory, seen: TopicSeen) -> list[Action]:
-    """Told once, at the look that shows it as the only replica: it may have missed something, but nothing is left to compare it
-    with, to copy it from, or to hold the topic for."""
+    """Raised once, at the look that first shows a doubtful replica as the only one: it may have missed something, but nothing
+    is left to compare it with, to copy it from, or to hold the topic for."""
     fine = {(known.partition, known.broker) for known in before.complete}
     doubtful = {(a.partition, a.broker) for a in before.away if a.too_late or a.unread or a.order}
     partitions = {number for number, _ in fine} | {away.partition for away in before.away}
@@ -102,10 +102,10 @@ def _sole_in_doubt(before: Memory, seen: TopicSeen) -> list[Action]:
 
 
 def _note_too_late(memory: Memory, seen: TopicSeen, now_ms: int, margins: Margins) -> tuple[Memory, list[Action]]:
-    """A replica whose moment of danger came without a hold in effect.
+    """Marks replicas whose moment of danger came without a hold in effect.
 
-    What happens to the hold after it was seen in sync again is no danger to it: it has everything. A copy that began
-    under a hold in effect missed nothing either.
+    What happens to the hold after a replica was seen in sync again is no danger to it: it has everything. A copy that began
+    under a hold in effect has missed nothing either.
     """
     away: list[Away] = []
     alarms: list[Action] = []
@@ -131,14 +131,14 @@ def _note_too_late(memory: Memory, seen: TopicSeen, now_ms: int, margins: Margin
 
 
 def _copied_from_ms(absence: Away, margins: Margins) -> int:
-    """A copy that a look is the first to show may have begun right after the look before, and that one may have been answered
-    from what was so earlier."""
+    """A new copy may have begun right after the look before the one that first shows it, and that look's answer may have been
+    outdated."""
     unseen_ms = margins.metadata_age_ms + margins.poll_ms
     return absence.since_ms - unseen_ms if absence.began_ms is None else absence.began_ms
 
 
 def _returned(memory: Memory, seen: TopicSeen, margins: Margins, allowed: Allowed) -> tuple[Memory, list[Action]]:
-    """Absences that are over, readings that are needed, and replicas that must be re-replicated, one at a time."""
+    """Ends absences that are over, and adds the readings and readmissions that are needed, one readmission at a time."""
     partitions = {partition.partition: partition for partition in seen.partitions}
     left: list[Away] = []
     complete = list(memory.complete)
@@ -161,8 +161,9 @@ def _returned(memory: Memory, seen: TopicSeen, margins: Margins, allowed: Allowe
             continue
         actions += _read(memory, seen, partition, away, verdict)
         wrong = verdict is not None
-        # Found wrong, without a hold too: one that is not assigned cannot lead, wherever the hold failed. But adding it again
-        # needs one: of whom nobody knows that he is wrong, none is taken out where a person has undone the hold.
+        # A replica that was read and found wrong, or could not be judged, is expelled even without a hold: one that is not
+        # assigned cannot lead, wherever the hold failed. But adding it again needs a hold, so a replica that was not read is
+        # not expelled where a person has undone the hold.
         expels = wrong or (away.too_late and away.returned_ms is None and in_effect(memory))
         expels = expels and seen.compacted and has_source(memory, partition, away)
         if expels and allowed.readmission and not moving and is_dispensable(partition, away, seen):
@@ -177,8 +178,8 @@ def _returned(memory: Memory, seen: TopicSeen, margins: Margins, allowed: Allowe
 def _read(
     memory: Memory, seen: TopicSeen, partition: PartitionSeen, away: Away, verdict: Verdict | None
 ) -> list[Action]:  # fmt: skip
-    """Who is back is read, once somebody leads; who is wrong, or cannot be judged, is told so, and read again now and then
-    while nobody can say that its leader is right."""
+    """A returned replica is read once the partition has a leader. One that is wrong or cannot be judged raises an alarm, and is
+    read again now and then while its source is not known to be right."""
     verify = Verify(topic=seen.topic, partition=away.partition, broker=away.broker)
     if verdict is None:
         if away.returned_ms is None or partition.leader is None:
@@ -193,8 +194,8 @@ def _read(
 def _still_ordered(
     partition: PartitionSeen, away: Away, verdict: Verdict | None, seen: TopicSeen, margins: Margins, allowed: Allowed
 ) -> Away:  # fmt: skip
-    """Whom nobody may or need expel any more stays, once no call of before can still take it out: then it would be out with
-    nobody to add it again."""
+    """A replica that need not or may not be expelled any more stays assigned, once no earlier call can still remove it:
+    otherwise it could end up removed with nothing left to add it again."""
     if away.expelled_ms is not None or _is_to_leave(verdict, seen, allowed) or partition.moving:
         return away
     late_ms = margins.effect_ms + margins.metadata_age_ms
@@ -204,14 +205,14 @@ def _still_ordered(
 
 
 def _is_to_leave(verdict: Verdict | None, seen: TopicSeen, allowed: Allowed) -> bool:
-    """Of a topic that is not compacted nobody is taken out: retention by time may be all that tells its replicas apart."""
+    """If a topic is not compacted, no replica is removed: its replicas may differ just by retention."""
     return allowed.readmission and seen.compacted and verdict is not Verdict.RIGHT
 
 
 def _readmission(
     memory: Memory, seen: TopicSeen, partition: PartitionSeen, away: Away, verdict: Verdict | None, allowed: Allowed
 ) -> tuple[Away, list[Action]]:  # fmt: skip
-    """The next step: out of the assignment, asked for until it is seen; then in again, under the hold, once it is there."""
+    """The next step: request the removal until a look shows it; then add it again, under the hold, once its broker is alive."""
     if partition.moving:
         return away, []
     if away.expelled_ms is None:
@@ -232,10 +233,11 @@ def _hold_or_release(
     due = [case for case in cases if now_ms >= case.danger.hold_ms and _needs_hold(seen, case.away)]
     asks = hold is None or hold.released_ms is not None or (hold.seen_ms is None and hold.undone_ms is None)
     if due and asks:
-        # Under `delete` too, where a hold does nothing: what is due goes as soon as somebody switches back to `compact`.
+        # Also under cleanup.policy `delete`, where a hold does nothing: what is due goes as soon as the policy is `compact`
+        # again.
         restored = hold.found if hold is not None else seen.overrides
         if hold is None and is_held(restored):
-            # Somebody else's: it counts as long as it stands.
+            # Somebody else's hold: it counts while it stands.
             foreign = Hold(asked_ms=now_ms, found=restored, seen_ms=seen.asked_ms, shown_ms=seen.asked_ms)
             return move(memory, replace(memory, hold=foreign), Reason.DUE_FOREIGN), []
         if hold is None or hold.released_ms is not None:
@@ -252,21 +254,21 @@ def _hold_or_release(
 
 
 def _who(due: list[Case]) -> str:
-    """The first ones, and how many partitions of each broker there are besides."""
+    """Names the first ones, and counts the other partitions of each broker."""
     named, rest = due[:BEHIND_NAMED], Counter(case.away.broker for case in due[BEHIND_NAMED:])
     words = [f"partition {case.away.partition}: broker {case.away.broker}" for case in named]
     return ", ".join([*words, *(f"{count} more of broker {broker}" for broker, count in sorted(rest.items()))])
 
 
 def _needs_hold(seen: TopicSeen, away: Away) -> bool:
-    """Whoever is behind; and who is back and wrong, because it will be re-replicated."""
+    """A replica that is behind; or one that is back and not right, because it will be re-replicated."""
     partitions = {partition.partition: partition for partition in seen.partitions}
     return away.returned_ms is None or verdict_of(partitions[away.partition], away) is not None
 
 
 def _settled(memory: Memory, seen: TopicSeen, partition: PartitionSeen, margins: Margins) -> bool:
-    """Everyone is back and right; or whoever is away misses nothing that could go, by what was read. An only replica needs no
-    hold, wherever it is."""
+    """Every replica is back and right; or, according to what was read, absent ones miss nothing that a cleaner could remove. A
+    sole replica needs no hold, even while it is away."""
     absences = [away for away in memory.away if away.partition == partition.partition]
     if absences and all(is_excused(away, seen, margins) for away in absences):
         doubtful = any(a.too_late or a.unread or a.order or a.returned_ms is not None for a in absences)
@@ -276,12 +278,12 @@ def _settled(memory: Memory, seen: TopicSeen, partition: PartitionSeen, margins:
 
 
 def _release(memory: Memory, hold: Hold, seen: TopicSeen, now_ms: int, margins: Margins) -> tuple[Memory, list[Action]]:
-    """Asked for until the cluster shows it. What somebody else set meanwhile stays."""
+    """Requested until the cluster shows it. Values that somebody else has set meanwhile stay."""
     actions: list[Action] = []
     if restore := _to_restore(HOLD, seen.overrides, hold.found):
         actions.append(Release(topic=seen.topic, restore=restore))
-    # A call that was given up, or repeated, may still arrive, and an old answer may show what is gone: the hold, and what the
-    # cluster default was before, are remembered for as long as either could be.
+    # An abandoned or repeated call may still arrive, and an outdated answer may show what is gone. The hold, and the earlier
+    # cluster default, are remembered for as long as either is possible.
     called_ms = max(hold.asked_ms, hold.default_asked_ms or 0) + margins.effect_ms
     is_over = is_news(seen, margins, called_ms, hold.shown_ms, hold.default_seen_ms)
     default = memory.default_hold
@@ -298,7 +300,7 @@ def _release(memory: Memory, hold: Hold, seen: TopicSeen, now_ms: int, margins: 
 
 
 def _to_restore(held: Configs, present: Configs, previous: Configs) -> Configs:
-    """A value that the guard found and that is a hold's already is not the guard's to restore."""
+    """Leaves out values that were already those of a hold when the guard found them: they are not the guard's to restore."""
     present_values, found_values = dict(present), dict(previous)
     names = [name for name, value in held if present_values.get(name) == value and found_values.get(name) != value]
     return tuple((name, found_values.get(name)) for name in names)

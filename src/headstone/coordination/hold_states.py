@@ -1,7 +1,7 @@
 """The states of a hold, and the table of all steps between them, each with its reason.
 
-Owns the names and the table, from which docs/guard.md is drawn. When a step is due is `guarding.py`'s, what a look shows of a
-hold is `holding.py`'s: both make every step through `move`. Pure.
+Owns the names and the table, from which docs/guard.md is drawn. `guarding.py` decides when a step is due, `holding.py` what a
+look shows of a hold; both make every step through `move`. Pure.
 """
 
 from __future__ import annotations
@@ -78,10 +78,10 @@ MEANINGS = {
 IN_EFFECT = frozenset(
     {HoldState.BY_OTHERS, HoldState.IN_EFFECT, HoldState.FOREIGN_IN_EFFECT, HoldState.BY_DEFAULT}
 )  # fmt: skip
-"""Those in which nothing that a replica lacks can be removed."""
+"""States in which nothing that a replica lacks can be removed."""
 ENDED = frozenset({HoldState.NONE, HoldState.RELEASING})
 STANDING = IN_EFFECT - {HoldState.BY_DEFAULT} | {HoldState.ASKED, HoldState.SHOWN, HoldState.FOREIGN}
-"""Those in which the guard relies on the topic's own overrides, and nobody has undone them."""
+"""States in which the guard relies on the topic's own overrides, and nobody has undone them."""
 
 
 _S, _R = HoldState, Reason
@@ -119,11 +119,12 @@ TABLE = frozenset(
 
 
 class UnlistedStep(RuntimeWarning):
-    """A mistake of ours. Tests and the simulator raise it; on a live cluster the guard goes on: one that ends holds nothing."""
+    """Our own bug. Tests and the simulator raise it; on a live cluster the guard continues, because a guard that ends holds
+    nothing."""
 
 
 def state_of(memory: Memory) -> HoldState:
-    """The cluster default stands beside the hold in the memory: whether it stands in for it is told by both."""
+    """The memory keeps the cluster default beside the hold; both together tell whether the default stands in for the hold."""
     hold = memory.hold
     if hold is None:
         return HoldState.NONE
@@ -140,7 +141,7 @@ def state_of(memory: Memory) -> HoldState:
 
 
 def asked_by_default(memory: Memory) -> bool:
-    """Of this hold: what the cluster default was may be remembered for an earlier one, which is not all restored yet."""
+    """Requested for this hold: the memory may still have the cluster default of an earlier one that is not fully restored."""
     return memory.default_hold is not None and memory.hold is not None and memory.hold.default_asked_ms is not None
 
 
@@ -157,7 +158,7 @@ def _state_undone(hold: Hold, *, by_default: bool) -> HoldState:
 
 
 def move(before: Memory, after: Memory, reason: Reason) -> Memory:
-    """The memory after one step. To stay is none."""
+    """The memory after one step; staying in the same state is not a step."""
     source, target = state_of(before), state_of(after)
     step = Step(source=source, target=target, reason=reason)
     if source is not target and not is_in_table(step):

@@ -1,7 +1,7 @@
-"""What became of the hold that the guard asked for: not there yet, there, undone; and whether every broker has it.
+"""What became of a requested hold: not there yet, there, or undone; and whether every broker has it.
 
-Owns whose hold it is, who is a robot and who a person, and when the cluster default stands in. Pure. When a hold is due and
-when it ends is `guarding.py`'s; which values are a hold is `absences.py`'s.
+Owns whose hold it is, what is automation and what a person, and when the cluster default stands in. Pure. `guarding.py` decides
+when a hold is due and when it ends; `absences.py` says which values are a hold.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from headstone.coordination.hold_states import Reason, asked_by_default, move
 
 
 def with_found(memory: Memory, present: Configs) -> Memory:
-    """Somebody may have changed an override since the look: what stands just before the hold is what is put back."""
+    """Somebody may have changed an override since the look: the values just before the hold are what is restored."""
     hold = memory.hold
     if hold is None or hold.seen_ms is not None:
         return memory
@@ -61,7 +61,7 @@ def cases_of(memory: Memory, seen: TopicSeen, margins: Margins) -> list[Case]:
 
 
 def first_unsafe_ms(cases: list[Case]) -> int | None:
-    """Of those that a hold can still save; one that never had everything is read instead."""
+    """The earliest moment of danger of the replicas that a hold can still save. One that was never complete is read instead."""
     saved = [case for case in cases if not case.away.too_late and case.danger.complete_ms is not None]
     return min((case.danger.unsafe_ms for case in saved), default=None)
 
@@ -69,7 +69,7 @@ def first_unsafe_ms(cases: list[Case]) -> int | None:
 def follow_hold(
     memory: Memory, seen: TopicSeen, now_ms: int, margins: Margins, allowed: Allowed
 ) -> tuple[Memory, list[Action]]:
-    """What became of the hold that the guard asked for: not there yet, there, undone."""
+    """Follows a requested hold: not there yet, there, or undone."""
     actions: list[Action] = []
     if is_held(seen.overrides) and (memory.hold is None or is_held(memory.hold.found)):
         actions.append(Alarm(kind=AlarmKind.FOREIGN_HOLD, topic=seen.topic))
@@ -84,7 +84,8 @@ def follow_hold(
         actions += more
     elif _gone(hold, seen, margins):
         if is_held(hold.found):
-            # Somebody else's, who took it away: nobody undid anything of the guard's, which holds itself from now on.
+            # Somebody else's hold, which its owner removed. Nobody undid anything of the guard's; from now on it holds by
+            # itself.
             own = Hold(asked_ms=seen.asked_ms, found=seen.overrides)
             return move(memory, replace(memory, hold=own), Reason.OWNER_RELEASED), actions
         if _by_own_release(hold, seen, margins):
@@ -108,8 +109,8 @@ def _learn_shown(hold: Hold, seen: TopicSeen) -> Hold:
 
 
 def _gone(hold: Hold, seen: TopicSeen, margins: Margins) -> bool:
-    """An old answer would show what was there before the hold; anything else is news. What was there before somebody else's
-    hold is not known."""
+    """An outdated answer would show the values from before the hold; anything else is news. Before somebody else's hold, those
+    are unknown."""
     if is_held(seen.overrides):
         return False
     strange = hold.seen_ms is not None and seen.overrides != hold.found and not is_held(hold.found)
@@ -117,20 +118,20 @@ def _gone(hold: Hold, seen: TopicSeen, margins: Margins) -> bool:
 
 
 def is_news(seen: TopicSeen, margins: Margins, *there_ms: int | None) -> bool:
-    """Whether what was there at these times, as far as they are known, is gone: the answer cannot be an older one."""
+    """Whether something that was there at these times, as far as known, is gone: the answer cannot be an outdated one."""
     times = [ms for ms in there_ms if ms is not None]
     return bool(times) and seen.asked_ms > max(times) + margins.metadata_age_ms
 
 
 def _by_own_release(hold: Hold, seen: TopicSeen, margins: Margins) -> bool:
-    """The guard's own release, which overtook nobody but its next hold: that is asked for again."""
+    """The guard's own late release, which overtook its next hold: the hold is requested again."""
     noticed_ms = margins.effect_ms + 2 * margins.metadata_age_ms + margins.poll_ms
     return hold.late_release_ms is not None and seen.asked_ms - hold.late_release_ms <= noticed_ms
 
 
 def _stands(memory: Memory, seen: TopicSeen) -> bool:
-    """Whether the brokers are worth asking: the topic's own hold is there, or somebody's of the cluster default, or the
-    guard has asked for that."""
+    """Whether to ask the brokers: the topic's own hold is there, or somebody's cluster default holds it, or the guard has
+    requested that."""
     hold = memory.hold
     assert hold is not None
     if hold.undone_ms is None:
@@ -140,8 +141,8 @@ def _stands(memory: Memory, seen: TopicSeen) -> bool:
 
 
 def _without_word_of_others(memory: Memory) -> Memory:
-    """Brokers that held by somebody's cluster default, or by their own settings, count only while that is seen: nothing that
-    the guard set stands behind them."""
+    """Brokers that held because of somebody's cluster default, or of their own settings, count only while that shows: the guard
+    has set nothing that would keep them holding."""
     hold = memory.hold
     assert hold is not None
     if hold.undone_ms is None and hold.seen_ms is None:
@@ -150,7 +151,7 @@ def _without_word_of_others(memory: Memory) -> Memory:
 
 
 def _confirm(memory: Memory, seen: TopicSeen, now_ms: int, margins: Margins) -> tuple[Memory, list[Action]]:
-    """Each live broker is asked until it says itself that it has the hold: an answer from any other is not enough."""
+    """Asks each live broker until it confirms the hold itself: another broker's answer is not enough."""
     hold = memory.hold
     assert hold is not None
     actions: list[Action] = []
@@ -165,7 +166,7 @@ def _confirm(memory: Memory, seen: TopicSeen, now_ms: int, margins: Margins) -> 
     elif hold.confirmed_ms is None and unsafe_ms is not None and now_ms + margins.pass_start_ms > unsafe_ms:
         actions.append(EndPasses(topic=seen.topic))
     if hold.undone_ms is not None or is_held(seen.overrides) or hold.accepted_ms is not None:
-        # Else brokers hold, but not by what the guard asked for: that is asked for until it is there itself.
+        # Otherwise brokers hold, but not because of the guard's request, which is repeated until it is there.
         seen_ms = hold.seen_ms if hold.seen_ms is not None else seen.asked_ms
         shown_ms = hold.shown_ms if hold.shown_ms is not None else seen.asked_ms
         hold = replace(hold, seen_ms=seen_ms, shown_ms=shown_ms)
@@ -177,7 +178,8 @@ def _confirm(memory: Memory, seen: TopicSeen, now_ms: int, margins: Margins) -> 
 def _undone(
     memory: Memory, hold: Hold, seen: TopicSeen, margins: Margins, allowed: Allowed
 ) -> tuple[Memory, list[Action]]:
-    """Told and left alone. Only a robot, which puts back exactly what it knew, is answered: out of its reach."""
+    """Reported and left alone. Only automation, which restores exactly the values from before, gets an answer out of its
+    reach."""
     there_ms = hold.seen_ms if hold.seen_ms is not None else hold.accepted_ms
     assert there_ms is not None
     robot = seen.overrides == hold.found and seen.asked_ms - there_ms <= margins.robot_ms
@@ -190,9 +192,10 @@ def _undone(
 
 
 def _answer_robot(memory: Memory, hold: Hold, seen: TopicSeen, allowed: Allowed) -> tuple[Memory, list[Action]]:
-    """Where the cluster default reaches the topic, and as soon as that is allowed: perhaps only at the next start."""
+    """If the cluster default reaches the topic, and as soon as that is allowed, perhaps only after a restart."""
     reached = is_reached_by_default(seen.overrides)
-    # Without it nobody could put it back. That of an earlier hold, which is not restored yet, is what was there.
+    # If it is unknown, nobody could restore it. While an earlier hold's default is not restored yet, that is the one from
+    # before.
     before = seen.default_overrides if memory.default_hold is None else memory.default_hold
     if hold.by_robot and reached and allowed.cluster_default and before is not None:
         hold = replace(hold, default_asked_ms=seen.asked_ms)
@@ -204,7 +207,8 @@ def _answer_robot(memory: Memory, hold: Hold, seen: TopicSeen, allowed: Allowed)
 def _follow_default(
     memory: Memory, hold: Hold, seen: TopicSeen, margins: Margins, allowed: Allowed
 ) -> tuple[Memory, list[Action]]:
-    """The cluster default is asked for until the cluster shows it; who undoes that is a person, told and left alone."""
+    """Requests the cluster default until the cluster shows it. Somebody who undoes that is a person: reported and left
+    alone."""
     if not asked_by_default(memory):
         return _answer_robot(memory, hold, seen, allowed)
     if hold.default_undone_ms is not None:
@@ -213,7 +217,7 @@ def _follow_default(
     assert memory.hold is not None
     hold = memory.hold
     if seen.default_overrides is None:
-        # Nobody answered, which says nothing of the default: neither that it is there nor that somebody undid it.
+        # No answer says nothing about the default: neither that it is there nor that somebody undid it.
         return memory, alarms
     if is_held_by_default(seen.default_overrides):
         hold = replace(hold, default_seen_ms=seen.asked_ms)
@@ -231,7 +235,8 @@ def _follow_default(
 
 
 def _learn_default_accepted(hold: Hold, seen: TopicSeen) -> Hold:
-    """A robot may be faster than the looks here, too: what was accepted was there. Not by a call of before this one's."""
+    """Automation may also be faster than the looks here: what was accepted was there. Only a call for this hold counts, no
+    earlier one."""
     accepted_ms, asked_ms = seen.default_accepted_ms, hold.default_asked_ms
     if hold.default_accepted_ms is not None or accepted_ms is None or asked_ms is None or accepted_ms < asked_ms:
         return hold
@@ -239,7 +244,7 @@ def _learn_default_accepted(hold: Hold, seen: TopicSeen) -> Hold:
 
 
 def _follow_reach(memory: Memory, seen: TopicSeen, margins: Margins) -> tuple[Memory, list[Action]]:
-    """Overrides of its own take a topic away from the cluster default's hold. Brokers are asked anew once they are gone."""
+    """A topic's own overrides take it out of the cluster default's reach. When they are gone, brokers are asked again."""
     hold = memory.hold
     assert hold is not None
     if is_reached_by_default(seen.overrides):

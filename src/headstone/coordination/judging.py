@@ -1,6 +1,6 @@
-"""What readings say of a replica: whether it is right, how much of it is to be read, and what it may be copied from.
+"""What readings say about a replica: whether it is right, how much of it must be read, and what it may be copied from.
 
-Values in, answers out. When a replica is read, and what is done about it, is `guarding.py`'s.
+Values in, answers out. `guarding.py` decides when a replica is read and what is done about it.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from headstone.coordination.guard_values import Away, Memory, OffsetSpan, Partit
 
 
 def missed_span(memory: Memory, partition: PartitionSeen, away: Away) -> OffsetSpan | None:
-    """What it lacked, if nothing of that can have been removed: it came back before its moment of danger, or the hold was in
-    effect by then and still is."""
+    """The span that the replica lacked, if nothing there can have been removed; None if it came too late or is unread, if the
+    hold is not in effect, or if the span is unknown."""
     below, end = has_below(memory, away), partition.committed_end
     if away.too_late or away.unread or not in_effect(memory) or below is None or end is None:
         return None
@@ -27,14 +27,14 @@ def verdict_of(partition: PartitionSeen, away: Away) -> Verdict | None:
 
 
 def source_of(partition: PartitionSeen, away: Away) -> ReplicaSeen | None:
-    """Who leads if this one is expelled, and is copied then."""
+    """The replica that would lead, and so be copied, if this one were expelled."""
     in_sync = [r for r in partition.replicas if r.broker in partition.isr and r.broker != away.broker]
     return next((r for r in in_sync if r.broker == partition.leader), in_sync[0] if in_sync else None)
 
 
 def has_source(memory: Memory, partition: PartitionSeen, away: Away) -> bool:
-    """Nobody is thrown away for a copy of one that is wrong: by the reading that judged this one, where there was one. What
-    cannot be told of two may be the fault of either. One that was away itself must have been found right since."""
+    """No replica is given up for a copy of one that may be wrong, according to the reading that judged this one, if there was
+    one. If two cannot be judged, either may be at fault. A source that was away itself must have been found right since."""
     source = source_of(partition, away)
     if source is None or source.verdict is Verdict.WRONG:
         return False
@@ -49,6 +49,6 @@ def was_read(partition: PartitionSeen, away: Away, before_ms: int) -> bool:
 
 
 def is_dispensable(partition: PartitionSeen, away: Away, seen: TopicSeen) -> bool:
-    """Never below min.insync.replicas, never the last copy in sync."""
+    """Never below min.insync.replicas, and never the last replica in sync."""
     remaining = [broker for broker in partition.isr if broker != away.broker]
     return len(remaining) >= max(1, seen.in_sync_min)

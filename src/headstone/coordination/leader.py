@@ -1,7 +1,7 @@
-"""The leader's part: collects what members claim, takes the minimum, tells everyone. Says who holds removal back.
+"""The leader's part: collects the members' claims, takes the minimum, distributes it. Says who holds back removal.
 
-Events in, messages out; the clock is an argument. Starts empty with each leadership: what members told another leader
-does not count here, because a member may have copied from somebody else since (docs/rfcs/0001-coordinated-compaction.md).
+Events in, messages out; the clock is an argument. Starts empty with each leadership: claims made to another leader do not
+count, because a member may have copied from somebody else since (docs/rfcs/0001-coordinated-compaction.md).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ POLL_INTERVAL_MS_MAX = 3_600_000
 
 
 def poll_interval_ms(delete_retention_ms: int) -> int:
-    """24 polls in delete.retention.ms, so that coordination adds little to it; never so often that it is a load."""
+    """24 polls per delete.retention.ms, so that coordination adds little to it; bounded, so that polls are no load."""
     return min(max(delete_retention_ms // POLLS_PER_RETENTION, POLL_INTERVAL_MS_MIN), POLL_INTERVAL_MS_MAX)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Elected:
-    """This replica leads; `group` is what it knew of the group's watermarks, `log_end` the end of its log."""
+    """This replica leads. `group` is what it knew of the group's watermarks, `log_end` the end of its log."""
 
     leader_epoch: int
     members: tuple[int, ...]
@@ -51,14 +51,14 @@ class SteppedDown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """Time to poll: every poll_interval_ms, with jitter of the caller's."""
+    """Time to poll: every `poll_interval_ms`, with jitter added by the caller."""
 
     now_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Followed:
-    """A member asks for records. It must come here before it gets any: a new incarnation's old reports end with it."""
+    """A member fetches records. This event must come before it gets any: it voids the old reports of a previous incarnation."""
 
     member: int
     incarnation: int
@@ -82,10 +82,10 @@ class ReaderPassed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldGranted:
-    """Effect: from this offset on no tombstone goes before the reader has passed it.
+    """Effect: from this offset on, no tombstone goes before the reader has passed it.
 
-    That is the end of the leader's log: nobody has ever claimed more than was committed, so no leader that knows nothing
-    of this hold can have raised MTRO above it, nor ever will.
+    The offset is the end of the leader's log. Nobody ever claims more than was committed, so no leader that does not know of
+    this hold can have raised MTRO above it, or ever will.
     """
 
     reader: str
@@ -98,7 +98,7 @@ Effect = Send | HoldGranted
 
 @dataclass(slots=True, kw_only=True)
 class Seat:
-    """What the leader knows of one member. `watermarks` is None while it was never heard of: it counts as 0."""
+    """What the leader knows of one member. `watermarks` is None until it reports, and counts as 0."""
 
     incarnation: int = -1
     watermarks: ReplicaWatermarks | None = None
@@ -109,7 +109,7 @@ class Seat:
 
 @dataclass(slots=True, kw_only=True)
 class ReaderSeat:
-    """A declared reader; it counts as 0 until it says more."""
+    """A declared reader; it counts as 0 until it reports a position."""
 
     position: int = 0
     moved_ms: int = 0
@@ -117,9 +117,9 @@ class ReaderSeat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blocker:
-    """Who holds a watermark where it is. `behind` counts offsets to the next one; since_ms is its last progress.
+    """A member or reader that holds back a watermark. `behind` counts offsets to the next one; `since_ms` is its last progress.
 
-    heard_ms is when a member was last heard of by this leader: one that is away differs from one that is slow.
+    `heard_ms` is when this leader last heard of the member, which tells one that is away from one that is slow.
     """
 
     kind: str
@@ -142,7 +142,7 @@ class Leader:
         self.seats: dict[int, Seat] = {}
         self.readers: dict[str, ReaderSeat] = {}
         self._group_claimed = self.group
-        """The highest that a member knew of the group's watermarks: they survive a leader that never heard of them."""
+        """The highest group watermarks that any member knew: they survive a leader that never heard of them."""
 
     def step(self, event: Event) -> list[Effect]:
         if not self.leading and not isinstance(event, Elected):
@@ -191,7 +191,7 @@ class Leader:
         return [*self._seat(event), *self._polls(answer=True)]
 
     def _seat(self, event: Elected | MembersChanged) -> list[Effect]:
-        """Empty seats for those who are new; a hold for each new reader."""
+        """Empty seats for new members; a hold for each new reader."""
         now_ms = event.now_ms
         self.seats = {member: self.seats.get(member) or Seat(moved_ms=now_ms) for member in event.members}
         new = [reader for reader in event.readers if reader not in self.readers]
@@ -206,7 +206,8 @@ class Leader:
         return self._recompute()
 
     def _followed(self, event: Followed) -> None:
-        """A new incarnation starts at the group's watermarks: from no member can it copy anything that belies them."""
+        """A new incarnation starts at the group's watermarks: no member has anything that it could copy and that would
+        contradict them."""
         seat = self.seats.get(event.member)
         if seat is not None and event.incarnation > seat.incarnation:
             seat.incarnation = event.incarnation
@@ -234,7 +235,7 @@ class Leader:
         return self._recompute()
 
     def _recompute(self) -> list[Effect]:
-        """The minimum, never lower than before; a rise is told at once, without asking for answers."""
+        """The minimum, never lower than before. A rise is distributed at once, without asking for reports."""
         mtro = max(self.group.mtro, self._group_claimed.mtro, min(value for _, value in self._mccos()))
         mxro = max(self.group.mxro, self._group_claimed.mxro, min(value for _, value in self._mxfos()))
         raised = GroupWatermarks(mtro=mtro, mxro=mxro)
@@ -250,7 +251,7 @@ class Leader:
         return members + [(name, reader.position) for name, reader in self.readers.items()]
 
     def _mxfos(self) -> list[tuple[int | str, int]]:
-        """Readers do not count: what is committed or aborted is decided by the replica that they read from."""
+        """Readers do not count: the replica that they read from knows what is committed or aborted."""
         return [(m, s.watermarks.mxfo if s.watermarks else 0) for m, s in self._counted()]
 
     def _counted(self) -> list[tuple[int, Seat]]:

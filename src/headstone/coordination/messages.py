@@ -1,6 +1,6 @@
-"""What members say to each other about compaction: a poll down, a report up, and their bytes on the wire.
+"""The two messages about compaction, a poll down and a report up, and their bytes on the wire.
 
-A poll carries the group's watermarks, always: whoever missed one learns them from the next. Knows no state.
+Every poll carries the group's watermarks, so a member that missed one learns them from the next. Keeps no state.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _REPORT_MXFO = struct.Struct(">q")
 
 
 class UnreadableMessageError(ValueError):
-    """Bytes that are no message of this version; whoever gets them ignores them: the next poll says it all again."""
+    """Bytes that are no message of this version. The receiver ignores them: the next poll says everything again."""
 
 
 def _check(data: bytes, sizes: tuple[int, ...]) -> None:
@@ -27,7 +27,7 @@ def _check(data: bytes, sizes: tuple[int, ...]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Poll:
-    """Leader to member. `answer` asks for a report; without it the poll only distributes."""
+    """Leader to member. `answer` requests a report; without it the poll only distributes."""
 
     leader: int
     leader_epoch: int
@@ -47,9 +47,9 @@ class Poll:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """Member to leader, in answer to a poll of that leader epoch. mxfo is None from a member of version 1.
+    """Member to leader, in answer to a poll of that leader epoch. `mxfo` is None from a member of version 1.
 
-    mtro and mxro are what the member knows of the group's: a leader may know less, if it never was polled itself.
+    `mtro` and `mxro` are the group's watermarks as the member knows them: a leader that was never polled itself may know less.
     """
 
     member: int
@@ -82,7 +82,7 @@ Message = Poll | Report
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Send:
-    """Effect: deliver the message to the member, or do not; nothing depends on its arrival but progress."""
+    """Effect: try to deliver the message to the member. If it is lost, only progress is delayed."""
 
     to: int
     message: Message

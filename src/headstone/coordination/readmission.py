@@ -1,9 +1,9 @@
-"""What comes next in a readmission: what is known of it and what the cluster shows in, one step out. Pure.
+"""The next step of a readmission, decided from its record and from what the cluster shows. Pure.
 
 A replica that may be wrong is taken out of the assignment, is re-replicated under a hold, is read, and gets its old place back.
-Each step is decided by the cluster's own state, so that a run that was killed anywhere goes on in the next one. A replica is
-added again only when its broker itself has said that the old copy is gone: a broker that comes back, or hears of both
-changes at once, would go on with the old copy otherwise.
+Each step follows from the cluster's own state, so if a run is killed anywhere, the next one continues. A replica is added again
+only when its broker itself has said that the old copy is gone: a broker that comes back, or hears of both changes at once,
+would otherwise continue with the old copy.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from headstone.coordination.guard_values import Verdict
 from headstone.log.topic_partition import TopicPartition
 
 TRIES_MAX = 2
-"""A fresh copy that is wrong again is not this replica's fault."""
+"""If a fresh copy is wrong again, this replica is not the cause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readmission:
-    """What must outlive the process. `order` are the replicas as they were assigned before."""
+    """What must outlive the process. `order` has the replicas as they were assigned before."""
 
     topic: str
     partition: int
     broker: int
     order: tuple[int, ...]
     expelled: bool = False
-    """It was seen out of the assignment since: whatever it has now is a new copy."""
+    """It was seen out of the assignment: whatever it has now is a new copy."""
     was_away: bool = False
-    """When it was taken out: its broker keeps the old folder, under another name."""
+    """Its broker was away when it was taken out: the broker keeps the old folder, under another name."""
     verified: bool = False
     tries: int = 0
     began_ms: int = 0
     topic_id: str | None = None
     by_guard: bool = False
-    """Begun by the guard itself, which goes on with it at each look."""
+    """Begun by the guard itself, which continues it at each look."""
     added_ms: int = 0
-    """When it was added again: an earlier reading is of the old copy. 0: it was not, since it was last taken out."""
+    """When it was added again: earlier readings are of the old copy. 0 if it was not added since it was last taken out."""
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -44,13 +44,13 @@ class Readmission:
 
     @property
     def copies(self) -> bool:
-        """It was added again, and is not known to be right. One that was expelled and is away copies nothing yet."""
+        """It was added again and is not known to be right yet. One that was expelled and is away copies nothing yet."""
         return self.expelled and self.added_ms > 0 and not self.verified
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionNow:
-    """As the cluster shows it. `adding` and `removing` are of a reassignment that runs."""
+    """As the cluster shows it. `adding` and `removing` belong to a running reassignment."""
 
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
@@ -59,20 +59,20 @@ class PartitionNow:
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
     has_copy: bool | None = None
-    """By the broker's own word; None: it does not answer."""
+    """What the broker itself says; None if it does not answer."""
     held: bool = False
-    """Every live broker has said itself that it has the hold."""
+    """Every live broker has confirmed the hold."""
     throttled: bool = False
-    """The copy's rate is limited, or need not be."""
+    """The copy is throttled, or need not be."""
     verdict: Verdict | None = None
-    """Of a reading since it is in sync again."""
+    """From a reading that began after it was in sync again."""
     copied_bytes: int | None = None
-    """Of a copy that is being made: it moves, or it does not."""
+    """Of the copy being made: shows whether it makes progress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """What was seen is made durable before anything else happens."""
+    """Make durable what was seen, before anything else happens."""
 
     readmission: Readmission
 
@@ -98,7 +98,7 @@ class Reorder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldTopic:
-    """Of the topic, on every live broker."""
+    """On every live broker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,12 +108,12 @@ class Throttle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """Compare it with the others."""
+    """Compare the replica with the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Elect:
-    """It was the leader by preference."""
+    """Elect it: it was the preferred leader."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,13 +123,13 @@ class Wait:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerAway:
-    """Out of the assignment, and nothing more can be done before its broker is back."""
+    """The replica is out of the assignment, and nothing more can be done before its broker is back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """Nothing more is done, and a person must know why. again: the readmission is not over, the next run goes on with it.
-    replaced: somebody has replaced the replica, and it is over, whoever began it."""
+    """Nothing more is done, and a person must know why. `again`: the readmission is not over, and the next run continues it.
+    `replaced`: somebody has replaced the replica, so it is over, whoever began it."""
 
     why: str
     again: bool = False
@@ -155,7 +155,7 @@ def next_step(readmission: Readmission, now: PartitionNow) -> Step:
 
 
 def refusals(partition: TopicPartition, broker: int, now: PartitionNow) -> list[str]:
-    """Why this replica must not be taken out of the assignment now; each says what to do."""
+    """Why this replica must not be taken out of the assignment now; each reason says what to do."""
     in_sync = [other for other in now.isr if other != broker]
     if broker not in now.replicas:
         return [f"broker {broker} has no replica of {partition}: it is on {_list(now.replicas)}"]

@@ -1,7 +1,7 @@
-"""One replica's part of coordinated compaction: what it claims, what it has been told, and what must be on disk first.
+"""One replica's part of coordinated compaction: what it claims, what it was told, and what must be on disk first.
 
-Events in, effects out, in order: a claim is persisted before it is sent. No clock, no I/O. A replica never takes a claim
-back: where its log can no longer keep one, it becomes a new incarnation (docs/rfcs/0001-coordinated-compaction.md).
+Events in, effects out, in order: a claim is persisted before it is sent. No clock, no I/O. A replica never takes a claim back:
+if its log can no longer keep one, it becomes a new incarnation (docs/rfcs/0001-coordinated-compaction.md).
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ NOTHING_REMOVABLE = GroupWatermarks(mtro=0, mxro=0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Durable:
-    """What survives a crash. `claimed` is the highest that may have been reported in this incarnation."""
+    """What survives a crash. `claimed` is the highest claim that may have been reported in this incarnation."""
 
     incarnation: int
     claimed: ReplicaWatermarks
     group: GroupWatermarks
     leader_epoch: int
-    """The newest known: after a restart, too, an older leader gets no report."""
+    """The newest known: an older leader gets no report, even after a restart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """The replica opens its log. durable is None on an empty disk; `fresh` is above every incarnation it ever had."""
+    """The replica opens its log. `durable` is None on an empty disk; `fresh` is above every incarnation that it ever had."""
 
     durable: Durable | None
     local: ReplicaWatermarks
@@ -38,7 +38,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progressed:
-    """The log was cleaned, or its high watermark rose: what it proves now."""
+    """The log was cleaned, or its high watermark rose: `local` is what it proves now."""
 
     local: ReplicaWatermarks
 
@@ -53,14 +53,14 @@ class Truncated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderKnown:
-    """Metadata told of a leader epoch: older leaders get no answer any more."""
+    """Metadata showed a leader epoch: older leaders get no answer any more."""
 
     leader_epoch: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Persist:
-    """Effect: durable before anything that follows it in the list."""
+    """Effect: must be durable before anything that follows it in the list."""
 
     durable: Durable
 
@@ -70,7 +70,7 @@ Effect = Persist | Send
 
 
 class Replica:
-    """Local watermarks come from the log; the group's from the leader. Both only rise within an incarnation."""
+    """Local watermarks come from the log, the group's from the leader. Both only rise within an incarnation."""
 
     def __init__(self, member: int) -> None:
         self.member = member
@@ -99,7 +99,7 @@ class Replica:
     def watermarks(self) -> ReplicaWatermarks:
         """What this replica may claim now: what its log proves, and at least what holds for the whole group.
 
-        Below the group's watermarks no member has anything that a newcomer could copy and should not.
+        Below the group's watermarks no member has anything that a new copy must not get.
         """
         return ReplicaWatermarks(
             mcco=max(self._local.mcco, self.group.mtro), mxfo=max(self._local.mxfo, self.group.mxro)

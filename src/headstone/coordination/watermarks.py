@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaWatermarks:
-    """mcco: below it no record is superseded by a newer one below it. mxfo: below it is no transactional data batch."""
+    """`mcco`: below it no record is superseded by a newer one below it. `mxfo`: below it there is no transactional data
+    batch."""
 
     mcco: int
     mxfo: int
@@ -19,7 +20,7 @@ class ReplicaWatermarks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupWatermarks:
-    """mtro: tombstones below it may go. mxro: markers below it may go."""
+    """`mtro`: tombstones below it may go. `mxro`: markers below it may go."""
 
     mtro: int
     mxro: int

@@ -1,7 +1,7 @@
-"""What to do about a finding, and how long replicas that are behind are safe. Text and numbers only; nothing is executed.
+"""What to do about a finding, and how long replicas that are behind are safe. Text and numbers only; executes nothing.
 
-A replica that is wrong stays wrong by itself: it never fetches again what it has missed. A new copy from a healthy replica
-mends it; a tombstone mends a key on all replicas at once.
+A wrong replica does not recover by itself: it never fetches again what it has missed. A new copy from a healthy replica repairs
+it; a tombstone repairs a key on all replicas at once.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ MEANWHILE = (
 def repair(
     kind: str, replica: str, partition: str, sources: Sequence[str], *, undecided: bool = False
 ) -> tuple[str, ...]:
-    """In the order in which to do it. sources: replicas that nothing speaks against; undecided: who is wrong, or how."""
+    """In the order in which to do it. `sources`: replicas that nothing speaks against. `undecided`: it is unclear who is wrong,
+    or how."""
     rebuild = (REBUILD if sources else NO_SOURCE).format(
         replica=replica, partition=partition, sources=" or ".join(sources)
     )
@@ -50,10 +51,11 @@ def repair(
 
 
 def commands(partition: TopicPartition, brokers: Sequence[int], wrong: int, doubtful: Sequence[int]) -> tuple[str, ...]:
-    """For Kafka's own tools, to be read and run by a person: another leader first, then a new copy of the wrong replica.
+    """For Kafka's own tools, for a person to read and run: move leadership away first, then make a new copy of the wrong
+    replica.
 
-    BOOTSTRAP stands for the cluster. Each reassignment is verified before the next one: run that until it says complete.
-    Nothing if no replica is beyond doubt: whichever led would be copied."""
+    BOOTSTRAP stands for the cluster. Each reassignment is verified before the next one: repeat that command until it says
+    complete. Empty if no replica is beyond doubt, because the leader is what would be copied."""
     sources = [broker for broker in brokers if broker != wrong and broker not in doubtful]
     remaining = [*sources, *(broker for broker in brokers if broker != wrong and broker in doubtful)]
     if not sources:
@@ -75,7 +77,7 @@ class Risk:
     behind: int
     unsafe_ms: int
     stamped: bool
-    """A delete horizon says so; else it is the earliest that cleaning from now on could lead to."""
+    """True if a delete horizon says so; else `unsafe_ms` is the earliest that cleaning from now on could lead to."""
 
 
 def forecast(replicas: Sequence[ReplicaFacts], *, now_ms: int, delete_retention_ms: int) -> list[Risk]:

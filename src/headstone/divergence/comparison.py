@@ -1,7 +1,7 @@
 """Compares what the replicas of a partition serve, key by key, and finds the keys that need an explanation. Whole arrays only.
 
 Not a difference: uneven cleaning (an older record, a tombstone or a marker that only some still have), lag, uneven log starts,
-transactions in flight. Why a key differs, and who is wrong, is `explaining`'s; how transactions ended is `decisions`'.
+transactions in flight. `explaining` says why a key differs and who is wrong, `decisions` how transactions ended.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from headstone.retention.policy import NO_LIMIT
 from headstone.retention.transactions import ABORTED, COMMITTED, DATA, OPEN
 
 SEEN = (DATA, COMMITTED)
-"""Roles of what read_committed consumers get."""
+"""Roles of the records that read_committed consumers get."""
 EXPLAINED_MAX = 1000
-"""Keys of one share that are explained; the rest are counted."""
+"""Keys of one share that are explained; further ones are only counted."""
 
 Key = tuple[int, int]
 
@@ -34,9 +34,9 @@ Key = tuple[int, int]
 class Compared:
     differences: list[Difference]
     keys: int
-    """About which two replicas had something to say: these were compared."""
+    """Keys about which at least two replicas have something to say: these were compared."""
     unsaid: int
-    """About which all replicas but one, or all, are silent."""
+    """Keys about which all replicas, or all but one, are silent."""
     taking_part: frozenset[str]
     """Replicas that were compared with another one, by a key or by an offset that both have."""
     unexplained: int
@@ -46,7 +46,7 @@ class Compared:
 
 @dataclass(slots=True, kw_only=True)
 class _Newest:
-    """Of every key of one replica: the newest visible record, and whether it has something to say at all."""
+    """For every key of one replica: the newest visible record, and whether the replica has something to say about the key."""
 
     offsets: npt.NDArray[np.int64]
     live: npt.NDArray[np.bool_]
@@ -55,7 +55,7 @@ class _Newest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Level:
-    """Below one end: keys that there are, those about which two members or more had something to say, and these members."""
+    """Below one end: the number of keys, of keys about which two or more members have something to say, and these members."""
 
     seen: npt.NDArray[np.uint64]
     compared: npt.NDArray[np.uint64]
@@ -64,11 +64,11 @@ class _Level:
 
 @dataclass(slots=True, kw_only=True)
 class _Findings:
-    """Of each class, replica and key the first difference that was found: the surest is looked for first."""
+    """The first difference found for each class, replica and key: the most certain ones are looked for first."""
 
     first: dict[tuple[str, str, int, int], Difference] = field(default_factory=dict)
     misled: set[tuple[str, int, int]] = field(default_factory=set)
-    """Replicas and keys that readers are misled about: once is enough."""
+    """Replicas and keys about which readers are misled: reported once."""
     unexplained: int = 0
     pairs: dict[Pair, tuple[int, int]] = field(default_factory=dict)
 
@@ -82,32 +82,28 @@ class _Findings:
 
 # Which differences mean something.
 #
-# Replicas of a compacted topic hold different records all the time, so records are no measure. What must agree is
-# what a reader ends up with: per key, the newest visible record, or nothing. Deleted (a tombstone is newest) and
-# absent are the same, since a tombstone may go. Three things make even that differ between healthy replicas, and each
-# has its answer here:
+# Replicas of a compacted topic hold different records all the time, so comparing records shows nothing. What must agree is what
+# a reader ends up with: per key, the newest visible record, or nothing. Deleted (a tombstone is newest) and absent are the
+# same, since a tombstone may go. Three things make even that differ between healthy replicas:
 #
-# - Lag. One replica has read further. So the comparison is made below an end that several have reached: once for
-#   every distinct end, from the highest down, with those that got so far (`_levels`). A pair that can be compared is
-#   compared at the lower of its two ends, and one that lags takes nothing from the others.
-# - Cleaning beyond the end. A replica that is ahead may have removed a record below the end because of one above it.
-#   So a key that a replica has written again at or above the end makes that replica silent about it, and so does an
-#   open transaction.
-# - Log starts. A replica that has nothing of a key, and begins behind everything that others have of it, is silent
-#   too.
+# - Lag. One replica has read further. So the comparison is made below an end that several have reached: once for every distinct
+#   end, from the highest down, with the replicas that got that far (`_levels`). Two replicas are compared at the lower of their
+#   two ends, and one that lags does not limit the others.
+# - Cleaning beyond the end. A replica that is ahead may have removed a record below the end because of one above it. So a
+#   replica is silent about a key that it has written again at or above the end, or in an open transaction.
+# - Log starts. A replica that has nothing of a key, and begins after everything that others have of it, is silent too.
 #
-# Keys are 128-bit digests, sorted by their first half; a state is one offset (of the live value, or ABSENT), so a key
-# agrees if the minimum and the maximum over the replicas that are not silent are the same: array work for all keys at
-# once. Only the few that differ become a `Case`, which reads their rows one by one and asks `explaining` who is
-# wrong.
+# Keys are 128-bit digests, sorted by their first half. A state is one offset (of the live value, or ABSENT), so a key agrees if
+# the minimum and the maximum over the replicas that are not silent are equal: array work for all keys at once. Only the few
+# that differ become a `Case`, which reads their rows one by one and asks `explaining` who is wrong.
 #
-# Two comparisons besides: the same offset must hold the same bytes on any two replicas (torn), and must be read as
-# its transaction ended (misread), even where a newer record hides it from every reader.
+# Two more comparisons: the same offset must hold the same bytes on any two replicas (torn), and must be read as its transaction
+# ended (misread), even where a newer record hides it from every reader.
 def compare(replicas: Sequence[ReplicaRows]) -> Compared:
-    """Every replica with all that have got as far: one that lags hides nothing of the others.
+    """Compares every replica with all that have got as far, so that one that lags hides nothing of the others.
 
-    First below the stable ends, which read_committed consumers get; then below the ends that read_uncommitted ones get;
-    then records whose transaction a replica has misread without any reader being misled."""
+    First below the stable ends, which read_committed consumers get; then below the ends that read_uncommitted consumers get;
+    then records whose transaction a replica has misread without misleading any reader."""
     decisions = Decisions([replica.facts for replica in replicas])
     findings = _Findings()
     torn, misread = _compare_records(replicas, decisions, findings)
@@ -135,7 +131,7 @@ def _keys_of(rows: Rows) -> set[Key]:
 
 
 def _levels(replicas: Sequence[ReplicaRows], ends: Sequence[int]) -> list[tuple[int, list[ReplicaRows]]]:
-    """Offsets that two replicas or more have reached, from the highest, and who has."""
+    """Offsets that at least two replicas have reached, from the highest, each with those replicas."""
     members = [
         (end, [replica for replica, mine in zip(replicas, ends, strict=True) if mine >= end])
         for end in sorted(set(ends) - {0}, reverse=True)
@@ -146,7 +142,8 @@ def _levels(replicas: Sequence[ReplicaRows], ends: Sequence[int]) -> list[tuple[
 def _compare_records(
     replicas: Sequence[ReplicaRows], decisions: Decisions, findings: _Findings
 ) -> tuple[set[Key], set[Key]]:  # fmt: skip
-    """The same offset on two replicas: keys whose bytes differ, which become findings, and keys whose decision does."""
+    """Compares equal offsets of two replicas. Returns keys whose bytes differ, which become findings, and keys whose decision
+    differs."""
     torn_keys: set[Key] = set()
     misread: set[Key] = set()
     for left, right in itertools.combinations(replicas, 2):
@@ -178,13 +175,13 @@ def _compare_below(
     replicas: Sequence[ReplicaRows], members: Sequence[ReplicaRows], below: int, decisions: Decisions, findings: _Findings,
     torn: set[Key],
 ) -> _Level:  # fmt: skip
-    """Where the records themselves differ, a key that is missing is no news."""
+    """If the records themselves differ (`torn`), a missing key is no additional finding."""
     everything = _distinct(np.concatenate([replica.rows["key"] for replica in members]))
     newest = [_newest(replica, everything, below) for replica in members]
     offsets = np.stack([one.offsets for one in newest])
     live = np.stack([one.live for one in newest])
     silent = np.stack([one.silent for one in newest])
-    # A replica whose log begins later does not know what was before.
+    # A replica whose log begins later does not know what came before.
     starts = np.array([[replica.facts.log_start] for replica in members])
     silent |= (offsets == ABSENT) & (offsets.max(axis=0) < starts)
     candidates = np.flatnonzero(_unequal(np.where(live, offsets, ABSENT), silent))
@@ -212,7 +209,7 @@ def _rows_of(rows: Rows, key: Any) -> Rows:
 
 
 def _unequal(values: npt.NDArray[np.int64], silent: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """Columns in which those that are not silent do not agree."""
+    """Columns in which the replicas that are not silent disagree."""
     low = np.where(silent, np.iinfo(np.int64).max, values).min(axis=0)
     high = np.where(silent, np.iinfo(np.int64).min, values).max(axis=0)
     return np.asarray(low < high, dtype=np.bool_)
@@ -229,8 +226,8 @@ def _newest(replica: ReplicaRows, keys: npt.NDArray[np.uint64], below: int) -> _
     live = np.zeros(keys.size, dtype=np.bool_)
     offsets[places] = rows["offset"][last]
     live[places] = rows["tombstone"][last] == 0
-    # What lies beyond may be why something below is gone: then this replica has nothing to say about the key.
-    # So may a transaction that this replica has not seen the end of.
+    # A record at or above the end may be why one below it is gone: then this replica has nothing to say about the key. The same
+    # goes for a transaction whose end this replica has not seen.
     beyond = _distinct(rows["key"][(rows["offset"] >= below) & visible(rows, NO_LIMIT) | (rows["role"] == OPEN)])
     silent = np.zeros(keys.size, dtype=np.bool_)
     silent[np.searchsorted(keys, beyond)] = True

@@ -1,9 +1,9 @@
-"""How every transaction ended, by the word of all replicas together; and what that says of one replica's own reading.
+"""How every transaction ended, by the evidence of all replicas together; and what that says about one replica's own reading.
 
-A marker ends all data of its producer before it that is not ended yet, so the first marker behind a record decides it. Each
-replica may have lost markers: its cleaner takes them when nothing of the transaction is left there, and a replica that was away
-copies what is left. So the places of markers are gathered from every replica: markers themselves, entries of abort indexes, and
-bare headers of emptied markers, which tell where a transaction ended but not how. Comparing keys comes after this.
+A marker ends all data of its producer before it that has not ended yet, so the first marker after a record decides it. Each
+replica may have lost markers: its cleaner removes them when nothing of the transaction is left there, and a replica that was
+away copies only what is left. So the places of markers are gathered from every replica: markers themselves, entries of abort
+indexes, and bare headers of emptied markers, which show where a transaction ended but not how. Keys are compared after this.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ UNKNOWN = -1
 NO_EPOCH = -1
 
 IMPOSSIBLE, REMOTE, POSSIBLE, LIKELIER, EVIDENT, SURE = range(6)
-"""Grades: the logs exclude it; nothing excludes it, but it takes much; it takes little; of two that take little the commoner;
-something in the logs speaks for it; it cannot be read in another way."""
+"""Grades, from excluded to certain: the logs exclude it; not excluded, but unlikely; plausible; the commoner of two plausible
+ones; something in the logs speaks for it; there is no other reading."""
 
 ENDING = np.dtype([("producer_id", "i8"), ("offset", "i8"), ("epoch", "i2"), ("kind", "i1")])
 
@@ -39,7 +39,7 @@ class Endings:
         rows = rows[order]
         first = np.ones(rows.size, dtype=np.bool_)
         first[1:] = (rows["producer_id"][1:] != rows["producer_id"][:-1]) | (rows["offset"][1:] != rows["offset"][:-1])
-        # An abort index has no epochs: the same ending elsewhere may.
+        # Entries of an abort index have no epoch; another replica may know the epoch of the same ending.
         epochs = np.maximum.reduceat(rows["epoch"], np.flatnonzero(first)) if rows.size else rows["epoch"]
         self.rows = rows[first]
         self.rows["epoch"] = epochs
@@ -51,7 +51,7 @@ class Endings:
         return np.asarray(np.searchsorted(self._ids, producer_ids) * (self._offsets.size + 1) + places)
 
     def behind(self, producer_ids: Any, offsets: Any) -> npt.NDArray[np.int64]:
-        """Of records: the index of the first ending of their producer behind them; -1 if there is none."""
+        """For each record: the index of the first ending of its producer after it; -1 if there is none."""
         if not self.rows.size:
             return np.full(len(offsets), -1, dtype=np.int64)
         places = np.searchsorted(
@@ -68,24 +68,25 @@ class Endings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RealEnd:
-    """Of one record's transaction. `marker`: its offset; None: no replica has anything left of it."""
+    """The end of one record's transaction. `marker`: its offset; None if no replica has anything left of it."""
 
     marker: int | None
     kind: int
     linked: bool
-    """More than the order of markers says that this is the one: epochs, an abort index, another replica with the record."""
+    """True if more than the order of markers links it to the record: epochs, an abort index, or another replica with the
+    record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doubt:
-    """Whether a replica may have misread a record's transaction, and the ending that speaks for it, if one does."""
+    """How likely a replica has misread a record's transaction, and the ending that speaks for it, if there is one."""
 
     grade: int
     marker: int | None
 
 
 class Decisions:
-    """Nothing behind what a replica is trusted for counts: it may go again."""
+    """Ignores everything at or above a replica's trusted end: it may still be replaced."""
 
     def __init__(self, replicas: Sequence[ReplicaFacts]) -> None:
         self._replicas = {facts.name: facts for facts in replicas}
@@ -94,7 +95,7 @@ class Decisions:
         self._misread: dict[tuple[str, int, bool], int] = {}
 
     def contradicted(self, rows: Rows) -> npt.NDArray[np.bool_]:
-        """Rows that their replica takes for committed where the first ending known anywhere is an ABORT, and the reverse."""
+        """Rows that their replica takes for committed although the first ending known anywhere is an ABORT, and the reverse."""
         wrong = np.zeros(rows.size, dtype=np.bool_)
         decided = np.flatnonzero((rows["role"] == COMMITTED) | (rows["role"] == ABORTED))
         indices = self.everywhere.behind(rows["producer_id"][decided], rows["offset"][decided])
@@ -105,7 +106,7 @@ class Decisions:
         return wrong
 
     def real_end(self, row: Any, *, judged: str, holders: Sequence[str]) -> RealEnd:
-        """judged: the replica whose own word does not count. holders: all that have the record."""
+        """`judged`: the replica whose own word does not count. `holders`: all that have the record."""
         producer, offset, epoch = int(row["producer_id"]), int(row["offset"]), int(row["producer_epoch"])
         end = self.everywhere.after(producer, offset)
         if end is None or self._lost_between(producer, offset, int(end["offset"]), epoch, int(end["epoch"])):
@@ -115,18 +116,19 @@ class Decisions:
         begun = set().union(*(names for first, names in entries.items() if first <= offset))
         later = set().union(*(names for first, names in entries.items() if first > offset))
         if len(later - {judged}) > len(begun - {judged}):
-            # By those who saw it, that transaction began behind the record, whose own marker is gone then.
+            # Replicas that saw that transaction say that it began after this record, so the record's own marker is gone.
             return RealEnd(marker=None, kind=UNKNOWN, linked=False)
         having = (name for name, facts in self._replicas.items() if name in holders or facts.has_data(producer, offset))
         agreeing = {name for name in having if self._ends(name, producer, offset) == ending} | begun
-        # One that reads it so itself proves nothing, and others may have lost the same: then it takes a majority.
+        # A replica whose reading is in question proves nothing by itself, and others may have lost the same marker: then it
+        # takes a majority.
         enough = len(self._replicas) // 2 + 1 if judged in agreeing else 1
         exact = int(end["epoch"]) == epoch + 1 and not self._ends_in_own_epoch(producer, epoch)
         linked = exact or len(agreeing) >= enough
         return RealEnd(marker=ending, kind=kind, linked=linked)
 
     def doubt(self, name: str, row: Any, kind: int, *, holders: Sequence[str]) -> Doubt:
-        """May the transaction of this record really have ended with `kind`, though replica `name` reads the other one?"""
+        """May the transaction of this record really have ended with `kind`, although replica `name` reads the other one?"""
         if row["role"] not in (COMMITTED, ABORTED):
             return Doubt(grade=IMPOSSIBLE, marker=None)
         real = self.real_end(row, judged=name, holders=holders)
@@ -148,7 +150,8 @@ class Decisions:
         return None if end is None else int(end["offset"])
 
     def _lost_between(self, producer_id: int, offset: int, end: int, epoch: int, end_epoch: int) -> bool:
-        """A marker has the epoch of its data, or the next one; data of one transaction has one epoch."""
+        """True if the record's own marker is missing: a marker has the epoch of its data or the next one, and the data of one
+        transaction has one epoch."""
         if end_epoch != NO_EPOCH and end_epoch not in (epoch, epoch + 1):
             return True
         data = self._data
@@ -158,21 +161,21 @@ class Decisions:
         return bool((between["epoch"] > epoch).any())
 
     def _ends_in_own_epoch(self, producer_id: int, epoch: int) -> bool:
-        """Whether the producer ended a transaction of this epoch in the same epoch, as version 1 does: then a marker of the
-        next one is that of a fence, and not the end of everything before it."""
+        """Whether the producer ended a transaction of this epoch in the same epoch, as version 1 does. Then a marker of the
+        next epoch comes from fencing, and does not end everything before it."""
         data, rows = self._data, self.everywhere.rows
         of_epoch = data[(data["producer_id"] == producer_id) & (data["epoch"] == epoch)]
         same = rows[(rows["producer_id"] == producer_id) & (rows["epoch"] == epoch)]
         return bool(of_epoch.size and same.size and same["offset"].max() > of_epoch["base"].min())
 
     def began_behind(self, name: str, producer_id: int, offset: int, end: int) -> bool:
-        """Whether the replica's abort index says that the transaction that ended at `end` began behind the offset."""
+        """Whether the replica's abort index says that the transaction that ended at `end` began after the offset."""
         entries = self._indexed.get((producer_id, end), {})
         return any(first > offset and name in names for first, names in entries.items())
 
     def began_too_early(self, name: str, offset: int) -> bool:
-        """Whether an aborted transaction begins earlier by this replica's abort index than by most others', with room behind
-        the offset: it has taken along one that had ended otherwise."""
+        """Whether an aborted transaction begins earlier in this replica's abort index than in most others', with room after the
+        offset: then it has swallowed a transaction that had ended otherwise."""
         for firsts in self._indexed.values():
             own = min((first for first, names in firsts.items() if name in names), default=None)
             if own is None:
@@ -183,11 +186,13 @@ class Decisions:
         return False
 
     def misread_before(self, name: str, kind: int, *, others_only: bool = False) -> int:
-        """Before which offset the replica may have read a transaction as ended by `kind` that ended otherwise; -1: none.
+        """The offset before which the replica may have read a transaction as ended by `kind` that ended otherwise; -1 if there
+        is none.
 
-        For every ending that reads so, or may: the last place before it at which another one was missed, on this replica
-        (known from others) or on all (offsets that nobody has). It must lie behind the marker before, which decided what
-        was there, and behind the first offset of the transaction by the abort index. others_only: what others know of."""
+        For every ending that reads so, or may: the last place before it at which another ending was missed, on this replica
+        (known from others) or on all (offsets that no replica has). It must lie after the previous marker, which decided what
+        was before it, and after the first offset of the transaction in the abort index. `others_only`: only endings known from
+        others."""
         if (name, kind, others_only) not in self._misread:
             self._misread[name, kind, others_only] = self._last_misread(name, kind, others_only=others_only)
         return self._misread[name, kind, others_only]
@@ -219,8 +224,8 @@ class Decisions:
         return np.where(inside, np.where(places > 0, starts[places] - 1, -1), offsets - 1)
 
     def _indexed_firsts(self, name: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """Of every ending: where its transaction begins by this replica's abort index (-1: no entry), and whether that is
-        beyond doubt: most replicas have the same entry, or the epoch of its first batch is that of the marker's data."""
+        """For every ending: where its transaction begins in this replica's abort index (-1: no entry), and whether that is
+        certain: most replicas have the same entry, or the epoch of its first batch is that of the marker's data."""
         rows, facts = self.everywhere.rows, self._replicas[name]
         firsts, agreed = np.full(rows.size, -1, dtype=np.int64), np.zeros(rows.size, dtype=np.bool_)
         entries = [entry for entry in facts.aborted if entry.last_offset < facts.trusted_end]
@@ -245,7 +250,7 @@ class Decisions:
 
     @cached_property
     def _indexed(self) -> dict[tuple[int, int], dict[int, set[str]]]:
-        """(producer, ABORT's offset) to first offsets, and the replicas whose abort index says so."""
+        """(producer, ABORT's offset) to first offsets, each with the replicas whose abort index says so."""
         indexed: dict[tuple[int, int], dict[int, set[str]]] = {}
         for name, facts in self._replicas.items():
             for entry in facts.aborted:
@@ -263,7 +268,7 @@ class Decisions:
         return rows[np.argsort(rows["producer_id"], kind="stable")]
 
     def unseen(self, first: int, last: int) -> bool:
-        """Whether there is an offset in (first, last) that no replica has a batch over: room for a marker lost everywhere."""
+        """Whether an offset in (first, last) is in no replica's batch: room for a marker lost everywhere."""
         starts, ends = self._covered
         run = int(np.searchsorted(ends, first, side="right"))
         return not (run < starts.size and starts[run] <= first + 1 and ends[run] >= last - 1) and last > first + 1
@@ -274,7 +279,7 @@ class Decisions:
         return _runs([(facts.spans["base"], facts.spans["last"]) for facts in self._replicas.values()])
 
     def complete(self, name: str, first: int) -> bool:
-        """Whether the replica has every record behind `first`: nothing was cleaned away there, nothing never came."""
+        """Whether the replica has every record after `first`: nothing there was cleaned away or never came."""
         last = max(facts.trusted_end for facts in self._replicas.values())
         starts, ends = self._whole[name]
         run = int(np.searchsorted(ends, first, side="right"))
@@ -290,7 +295,7 @@ class Decisions:
 
 
 def _previous(rows: Rows, chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-    """Of every ending: the offset of the last chosen one of the same producer before it; -1 if there is none."""
+    """For every ending: the offset of the last chosen one of the same producer before it; -1 if there is none."""
     places = np.maximum.accumulate(np.where(chosen, np.arange(rows.size), -1))
     before = np.append(-1, places[:-1])[: rows.size]
     same = (before >= 0) & (rows["producer_id"][before] == rows["producer_id"])
@@ -308,7 +313,7 @@ def _runs(spans: Sequence[tuple[Any, Any]]) -> tuple[npt.NDArray[np.int64], npt.
 
 
 def _known(facts: ReplicaFacts) -> Rows:
-    """Markers that a replica still has as such."""
+    """Markers that the replica still has as such."""
     markers = facts.markers[facts.markers["offset"] < facts.trusted_end]
     rows = np.zeros(markers.size, dtype=ENDING)
     rows["producer_id"], rows["offset"] = markers["producer_id"], markers["offset"]

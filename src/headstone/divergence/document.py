@@ -1,6 +1,6 @@
 """The outcome of an audit as a document: what `--output json` prints and `Audit.to_dict` returns.
 
-Names and their order only; every value was decided before.
+Names and their order only; decides no value.
 """
 
 from __future__ import annotations

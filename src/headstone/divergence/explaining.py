@@ -1,9 +1,9 @@
 """One key that replicas do not agree on: who is wrong, and in which way. Evidence in, differences out.
 
-First the decisions: a replica that reads a transaction otherwise than all replicas together show it to have ended is corrected.
-Where the corrected replicas still differ, each state that one of them serves is tried as the truth: every other replica must
-then be wrong in some way that its log allows. What nothing allows falls away; of the rest the one with the fewest wrong
-replicas is told, and where two ways or two truths are equally good, both are. docs/audit.md has the table.
+First the decisions: a replica that reads a transaction's end differently from what all replicas together show is corrected. If
+the corrected replicas still differ, each state that one of them serves is tried as the truth: every other replica must then be
+wrong in some way that its log allows. What no log allows is dropped. Of the rest, the truth with the fewest wrong replicas is
+reported; if two ways or two truths are equally good, both are. docs/audit.md has the table.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from headstone.retention.transactions import ABORTED, COMMITTED, DATA, OPEN
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """How a replica may have come to be wrong. `row`: the record that tells, here or on another replica."""
+    """How a replica may have come to be wrong. `row`: the record that shows it, here or on another replica."""
 
     kind: str
     grade: int
@@ -47,7 +47,7 @@ class Way:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """One state taken for the truth: the offset of the live value, or ABSENT; and how each other replica is wrong then."""
+    """One state taken for the truth (the offset of the live value, or ABSENT), and how each other replica is wrong then."""
 
     truth: int
     wrong: dict[str, list[Way]]
@@ -58,13 +58,13 @@ class Reading:
 
     @property
     def rank(self) -> tuple[Any, ...]:
-        """The best comes first: possible, few wrong replicas, much evidence; then the commonest cause, a lost tombstone."""
+        """The best sorts first: possible, few wrong replicas, much evidence; then the commonest cause, a lost tombstone."""
         grades = sum(ways[0].grade for ways in self.wrong.values() if ways)
         return not self.possible, len(self.wrong), -grades, self.truth != ABSENT
 
 
 class Case:
-    """One key. `rows` are what each replica has of it; `talking` those replicas that have something to say about it."""
+    """One key. `rows`: what each replica has of it. `talking`: the replicas that have something to say about it."""
 
     def __init__(
         self, replicas: Sequence[ReplicaRows], talking: Sequence[ReplicaRows], decisions: Decisions, key: int,
@@ -105,7 +105,8 @@ class Case:
             rows["role"][rows["offset"] == row["offset"]] = ABORTED if served else COMMITTED
 
     def _plain_elsewhere(self, row: Any) -> bool:
-        """Coordinated cleaning takes the transactional bit away from committed data: then that is what it is."""
+        """Coordinated cleaning removes the transactional bit from committed data: a plain copy elsewhere shows that it was
+        committed."""
         offset = int(row["offset"])
         return any(_at(self.rows[name], offset)["role"] == DATA for name in self._holders[offset])
 
@@ -128,13 +129,13 @@ class Case:
             misleads = _live(self._newest[name]) != best.truth and name not in best.wrong
             differences += self._misreadings(name, doubtful, misleads=misleads)
         for name, ways in best.wrong.items():
-            # Two mistakes may make it right for readers, by chance.
+            # Two mistakes may by chance make it right for readers.
             if _live(self._newest[name]) != best.truth:
                 differences.append(self._told(name, ways, best, rival, readings, doubtful))
         return differences
 
     def misread(self) -> list[Difference]:
-        """Only what the decisions show, where all replicas serve the same in the end."""
+        """Only what the decisions show, for keys of which all replicas finally serve the same."""
         differences = []
         for name in self._misread:
             rows, served = self._corrected[name], _live(self._newest[name])
@@ -144,7 +145,7 @@ class Case:
         return differences
 
     def _misreadings(self, name: str, doubtful: tuple[str, ...], *, misleads: bool) -> list[Difference]:
-        """Of each class the newest. Only what no record behind it replaces, rightly served, can mislead."""
+        """The newest of each class. Only a record that no later, rightly served record replaces can mislead."""
         rows, corrected = self.rows[name], self._corrected[name]
         right = _last(rows[visible(rows, self._below) & visible(corrected, self._below)])
         replaced = ABSENT if right is None else int(right["offset"])
@@ -166,7 +167,7 @@ class Case:
         return replace(difference, served=served)
 
     def _as_good(self, best: Reading, rival: Reading) -> bool:
-        """A majority decides, unless all that speaks for it is that nothing excludes it."""
+        """A majority decides, unless its only support is that nothing excludes it."""
         if len(rival.wrong) == len(best.wrong):
             return True
         return all(ways[0].grade <= POSSIBLE for ways in best.wrong.values()) and best.truth != ABSENT
@@ -212,7 +213,7 @@ class Case:
         return Reading(truth=truth, wrong=wrong)
 
     def _cleaned_by_mistake(self, name: str, truth: int, state: int) -> bool:
-        """It lacks the truth because an aborted record behind it, taken for committed, has replaced it."""
+        """True if it lacks the true record because a later aborted record, taken for committed, has replaced it."""
         replaced = (int(way.row["offset"]) for way in self._misread.get(name, ()) if way.kind == ABORTED_SERVED)
         return truth != ABSENT and state < truth and any(offset > truth for offset in replaced)
 
@@ -271,7 +272,7 @@ class Case:
         return Way(kind=HIDDEN, grade=doubt.grade, row=row, marker=doubt.marker, why=why)
 
     def _dropped(self, name: str, record: Any) -> Way:
-        """The replica has cleaned the record away because it took it for aborted."""
+        """The replica took the record for aborted and cleaned it away."""
         producer, offset = int(record["producer_id"]), int(record["offset"])
         end = self._decisions.everywhere.after(producer, offset)
         own = self._decisions.own[name].after(producer, offset)
@@ -287,7 +288,7 @@ class Case:
         return Way(kind=HIDDEN, grade=grade, row=record, marker=None if end is None else int(end["offset"]), why=why)
 
     def _replaced(self, name: str, record: Any) -> Way:
-        """The replica has lost a value to an aborted tombstone which it took for committed, and which is gone by now."""
+        """The replica lost a value to an aborted tombstone that it took for committed, and that is gone by now."""
         offset = int(record["offset"])
         missed = self._decisions.misread_before(name, COMMIT) > offset
         grade = POSSIBLE if missed and not self._decisions.complete(name, offset) else IMPOSSIBLE
@@ -301,7 +302,7 @@ class Case:
         return Way(kind=REAPPEARS, grade=IMPOSSIBLE if whole else LIKELIER, row=newest, marker=None, why=why)
 
     def _hides_deletion(self, name: str, value: int) -> Way:
-        """A tombstone behind the value that the replica takes for aborted, or took for aborted and has cleaned away."""
+        """A tombstone after the value that the replica takes for aborted, or took for aborted and cleaned away."""
         rows = self._corrected[name]
         later = rows[(rows["offset"] > value) & (rows["role"] == ABORTED) & (rows["tombstone"] == 1)]
         doubts = [(self._doubt(name, row, COMMIT), row) for row in later]
@@ -312,7 +313,7 @@ class Case:
         row = _at(rows, value)
         missed = self._decisions.misread_before(name, ABORT) > value
         missed_others = self._decisions.misread_before(name, ABORT, others_only=True) > value
-        # A marker that others have speaks louder than an offset that nobody has.
+        # A marker that other replicas have is stronger evidence than an offset that no replica has.
         early = missed and self._decisions.began_too_early(name, value)
         grade = EVIDENT if early else LIKELIER if missed_others else REMOTE if missed else IMPOSSIBLE
         return Way(kind=HIDDEN, grade=grade, row=row, marker=None, why=why)
@@ -324,7 +325,8 @@ class Case:
         self, name: str, way: Way, sure: str, doubtful: tuple[str, ...], *, misleads: bool = True,
         instead: Sequence[tuple[str, Way]] = (),
     ) -> Difference:  # fmt: skip
-        """instead: other readings that nothing excludes, with their replicas; two at most, there are three classes."""
+        """`instead`: other readings that are not excluded, with their replicas; at most two, because there are three
+        classes."""
         row = way.row
         holder = name if name in self._holders[int(row["offset"])] else self._holders[int(row["offset"])][0]
         owned = _at(self.rows[holder], int(row["offset"]))
@@ -344,7 +346,7 @@ class Case:
         )  # fmt: skip
 
     def served(self, offset: int) -> tuple[Served, ...]:
-        """With the decision about the record at `offset`, where replicas that have it do not agree on that."""
+        """With the decision about the record at `offset`, if replicas that have it disagree about that."""
         roles = {name: _at(self.rows[name], offset)["role"] for name in self._holders.get(offset, ())}
         words = {COMMITTED: "committed", ABORTED: "aborted", OPEN: "open", DATA: "plain"}
         states = {_live(row) for row in self._newest.values()}

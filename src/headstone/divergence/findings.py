@@ -1,6 +1,6 @@
-"""What an audit says about one key of one replica: classes, how sure they are, and what the replicas serve. Values only.
+"""What an audit says about one key of one replica: class, certainty, and what the replicas serve. Values only.
 
-Where the evidence does not decide between two readings, a difference carries both, the likelier one first.
+If the evidence does not decide between two readings, a difference carries both, the likelier one first.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ABSENT = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """What one replica has of a key: the newest record that consumers get. `note`: what tells it from the others."""
+    """What one replica has of a key: the newest record that consumers get. `note`: how it differs from the others."""
 
     replica: str
     offset: int
@@ -34,7 +34,7 @@ class Served:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """`place` is (replica, file, position) of the batch with the record at `offset`; key digests name the key."""
+    """`place` is (replica, file, position) of the batch with the record at `offset`; key digests identify the key."""
 
     kind: str
     replica: str
@@ -49,13 +49,13 @@ class Difference:
     marker: int | None
     served: tuple[Served, ...]
     isolation: str
-    """Who is served it: every consumer, or only read_uncommitted ones, because a replica's LSO is in front of it."""
+    """Who is served it: every consumer, or only read_uncommitted ones, because the replica's LSO is before it."""
     misleads: bool
-    """False: whoever reads to the end gets the same from every replica all the same."""
+    """False if a reader that reads to the end still gets the same from every replica."""
     doubtful: tuple[str, ...]
-    """Replicas that are wrong about this key, or may be: none of them is a source to copy from."""
+    """Replicas that are, or may be, wrong about this key: none of them is a source to copy from."""
     or_kind: str | None = None
     or_replica: str | None = None
-    """The other reading, where the evidence does not decide: of which class, and on which replica that would be."""
+    """The other reading, if the evidence does not decide: its class, and the replica that would be wrong."""
     else_kind: str | None = None
-    """A third one, on the same replica, where not even that is excluded."""
+    """A third reading, on the same replica, if even that is not excluded."""

@@ -1,7 +1,7 @@
-"""Transactions that never end on one replica, though they have ended elsewhere: read_committed consumers stop there.
+"""Transactions that never end on one replica, though they ended elsewhere: read_committed consumers of that replica stop there.
 
-A transaction that is open everywhere is in flight. One that a replica which lags has not yet seen the end of is not a finding,
-as long as the marker is still there for it to copy.
+A transaction that is open everywhere is in flight. One whose end a lagging replica has not seen yet is no finding, as long as
+the marker is still there for it to copy.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ def frozen_transactions(replicas: Sequence[ReplicaFacts]) -> list[Frozen]:
 def _frozen(facts: ReplicaFacts, txn: OpenTxn, peers: Sequence[ReplicaFacts]) -> Frozen | None:
     for peer in peers:
         if peer.trusted_end < facts.trusted_end or peer.log_start > txn.first_offset:
-            continue  # it may not have got so far, or have forgotten
+            continue  # it may not have got that far, or may have forgotten it
         if any(known.producer_id == txn.producer_id for known in peer.open_txns):
             continue
         marker = peer.decision(txn.producer_id, txn.first_offset)
         if marker is not None and int(marker["offset"]) >= facts.trusted_end:
-            continue  # it will get it
+            continue  # the replica will still copy it
         where = None if marker is None else int(marker["offset"])
         if where is None and peer.has(txn.first_offset):
-            continue  # no marker, not open, but the first batch is there: it knows no more than we do
+            continue  # no marker, not open, but the first batch is there: the peer knows no more than this replica
         return Frozen(
             replica=facts.name, offset=txn.first_offset, producer_id=txn.producer_id, marker=where, ended_on=peer.name
         )

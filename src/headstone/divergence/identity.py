@@ -1,7 +1,7 @@
-"""Whether logs are replicas of one partition at all: by the ids that lie beside them, and by what is in them.
+"""Whether logs are replicas of one partition at all, by the ids beside them and by their contents.
 
-Logs of two partitions differ nearly everywhere, and no finding about them means anything: copying one over the other would
-lose it. Pure: who reads ids and records from where is not this room's business.
+Logs of two partitions differ nearly everywhere, and no finding about them means anything: copying one over the other would lose
+it. Pure: the caller reads ids and records.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Pair = tuple[str, str]
 """Two replicas by their names."""
 
 COMMON_MIN = 20
-"""Fewer offsets that both hold prove nothing: a short tail after an unclean election may differ whole."""
+"""Fewer common offsets prove nothing: a short tail after an unclean election may differ completely."""
 DIFFERENT_SHARE = 0.9
 
 CLUSTERS = "they are of different clusters"
@@ -23,7 +23,7 @@ CONTENTS = "their contents differ nearly everywhere"
 
 
 def different_ids(cluster_ids: Mapping[str, str | None], topic_ids: Mapping[str, str | None]) -> str | None:
-    """By replica; None: nobody has told. A topic that was made again has another id, and offsets that began anew."""
+    """Ids by replica; None if unknown. A topic that was created again has another id, and its offsets began anew."""
     for what, ids in ((CLUSTERS, cluster_ids), (TOPICS, topic_ids)):
         by_name = {name: some for name, some in sorted(ids.items()) if some is not None}
         if len(set(by_name.values())) > 1:
@@ -33,7 +33,7 @@ def different_ids(cluster_ids: Mapping[str, str | None], topic_ids: Mapping[str,
 
 
 def different_contents(pairs: Mapping[Pair, tuple[int, int]]) -> str | None:
-    """pairs: how many offsets both hold below their high watermarks, and at how many of these the records differ."""
+    """`pairs`: how many offsets both hold below their high watermarks, and at how many of these the records differ."""
     for (left, right), (common, differing) in sorted(pairs.items()):
         if common >= COMMON_MIN and differing >= DIFFERENT_SHARE * common:
             return (

@@ -1,7 +1,7 @@
 """Commands for Kafka's own tools, as text for a person to read and run: reassignments, elections, settings, checks.
 
-Names come from a cluster's answers and are not trusted: whatever is in them stays one word of the shell, and one line of the
-terminal. Nothing is executed here, and what should be done is decided elsewhere.
+Names come from a cluster's answers and are not trusted: whatever they contain, each stays one word of the shell and one line of
+the terminal. Executes nothing; what should be done is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from dataclasses import dataclass
 from headstone.log.topic_partition import TopicPartition
 
 BOOTSTRAP = "BOOTSTRAP"
-"""Stands for the cluster where nobody has said how to reach it."""
+"""Stands for the cluster if its address is not given."""
 CONFIG_FILE = "client.properties"
 ESCAPES = {"\\": "\\\\", "'": "\\'"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """How the tools reach a cluster. `config` is the file that has its security settings; None: it asks for none."""
+    """How the tools reach a cluster. `config` is the file with its security settings; None if it needs none."""
 
     servers: str = BOOTSTRAP
     config: str | None = None
 
 
 Bootstrap = str | Address
-"""A cluster that asks for no login needs no more than its address."""
+"""For a cluster without login, its address is enough."""
 
 
 def address(bootstrap: Bootstrap) -> Address:
@@ -36,14 +36,14 @@ def address(bootstrap: Bootstrap) -> Address:
 
 
 def reached(bootstrap: Bootstrap, *, option: str = "--command-config") -> str:
-    """The words of a tool that say which cluster, and who asks."""
+    """The options that name the cluster and the config file."""
     place = address(bootstrap)
     words = f"--bootstrap-server {quoted(place.servers)}"
     return words if place.config is None else f"{words} {option} {quoted(place.config)}"
 
 
 def config_remarks(bootstrap: Bootstrap) -> tuple[str, ...]:
-    """What the file is that the commands name, as a comment of the shell; nothing where they name none."""
+    """A shell comment that explains the config file in the commands; empty if they name none."""
     file = address(bootstrap).config
     if file is None:
         return ()
@@ -54,19 +54,19 @@ def config_remarks(bootstrap: Bootstrap) -> tuple[str, ...]:
 
 
 def quoted(word: str) -> str:
-    """One word of a shell. With control codes it is written as $'...', so that it is seen and not obeyed."""
+    """One word of a shell. With control codes it is written as $'...', so that they are visible and have no effect."""
     if word.isprintable():
         return shlex.quote(word)
     return "$'" + "".join(ESCAPES.get(c, c) if c.isprintable() else _octal(c) for c in word) + "'"
 
 
 def _octal(character: str) -> str:
-    """Always three digits: what follows may be a digit too."""
+    """Always three digits, because a digit may follow."""
     return "".join(f"\\{byte:03o}" for byte in character.encode())
 
 
 def reassignment_json(wanted: Mapping[TopicPartition, Sequence[int]]) -> str:
-    """What `kafka-reassign-partitions.sh` takes as its file; ASCII only."""
+    """The file that `kafka-reassign-partitions.sh` takes; ASCII only."""
     partitions = [
         {"topic": partition.topic, "partition": partition.number, "replicas": list(replicas)}
         for partition, replicas in wanted.items()
@@ -77,11 +77,11 @@ def reassignment_json(wanted: Mapping[TopicPartition, Sequence[int]]) -> str:
 def reassign(
     wanted: Mapping[TopicPartition, Sequence[int]], file: str, *, bootstrap: Bootstrap = BOOTSTRAP
 ) -> tuple[str, ...]:
-    """Write the file, start, and ask whether it is done: the last is run until it says so."""
-    # Not echo: some shells' takes the backslashes of JSON for its own.
+    """Writes the file, starts the reassignment, and verifies it: repeat the last command until it says complete."""
+    # Not echo: in some shells it interprets the backslashes of JSON.
     write = f"printf '%s\\n' {quoted(reassignment_json(wanted))} > {quoted(file)}"
     tool = f"kafka-reassign-partitions.sh {reached(bootstrap)} --reassignment-json-file {quoted(file)}"
-    # Without it the tool would delete every throttle of these brokers and topics, whoever set it.
+    # Without --preserve-throttles the tool would delete every throttle of these brokers and topics, whoever set it.
     return write, f"{tool} --execute", f"{tool} --preserve-throttles --verify"
 
 
@@ -98,7 +98,7 @@ def describe_copies(broker: int, topic: str, *, bootstrap: Bootstrap = BOOTSTRAP
 
 
 def describe_broker(broker: int, *, bootstrap: Bootstrap = BOOTSTRAP) -> str:
-    """Its own overrides."""
+    """The broker's own overrides."""
     return f"kafka-configs.sh {reached(bootstrap)} --entity-type brokers --entity-name {broker} --describe"
 
 
@@ -108,7 +108,7 @@ def alter_topic(topic: str, changes: Mapping[str, str | None], *, bootstrap: Boo
 
 
 def alter_broker(broker: int | None, changes: Mapping[str, str | None], *, bootstrap: Bootstrap = BOOTSTRAP) -> str:
-    """Of one broker; None: the default of all brokers."""
+    """One broker's config; None: the default of all brokers."""
     entity = "--entity-default" if broker is None else f"--entity-name {broker}"
     return _alter(f"--entity-type brokers {entity}", changes, bootstrap)
 
@@ -123,5 +123,5 @@ def _alter(entity: str, changes: Mapping[str, str | None], bootstrap: Bootstrap)
 
 
 def _value(value: str) -> str:
-    """The tool splits at commas, except in brackets."""
+    """Bracketed where needed: the tool splits at commas, except in brackets."""
     return f"[{value}]" if "," in value else value

@@ -1,6 +1,6 @@
-"""The outcome of an audit: the verdict, and of every partition its replicas, findings, forecast and what was not covered.
+"""The outcome of an audit: the verdict, and for each partition its replicas, findings, forecast and what was not covered.
 
-Values only. Who prints them, and how, is not this room's business.
+Values only; prints nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from headstone.divergence.verdicts import Finding, Group, grouped, verdict
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditedReplica:
-    """What one replica holds of a partition. None: nobody has told."""
+    """What one replica holds of a partition. Fields are None if unknown."""
 
     name: str
     log_start: int
@@ -31,14 +31,14 @@ class AuditedReplica:
     open: int
     control: int
     keyless: int
-    """Records without a key: counted, and never compared by key."""
+    """Records without a key: counted, but never compared by key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
     """How far the replicas were compared: below an exclusive offset, and how many keys.
 
-    `keys_unsaid`: keys that were not, because all replicas but one, or all, have nothing to say about them."""
+    `keys_unsaid`: keys that were not compared, because all replicas, or all but one, have nothing to say about them."""
 
     below: int
     keys: int
@@ -49,16 +49,16 @@ class Coverage:
 class PartitionOutcome:
     partition: str
     coverage: Coverage | None
-    """None: nothing was compared."""
+    """None if nothing was compared."""
     replicas: tuple[AuditedReplica, ...] = ()
     findings: tuple[Finding, ...] = ()
     forecast: tuple[Risk, ...] = ()
     problems: tuple[str, ...] = ()
-    """Why it could not be compared, or not all of it."""
+    """Why it could not be compared, or only in part."""
     unread: tuple[str, ...] = ()
     """Replicas that could not be read."""
     different: str | None = None
-    """Why these are not replicas of one partition; then there are no findings, and nothing is advised."""
+    """Why these are not replicas of one partition; then there are no findings, and no advice."""
 
     @property
     def groups(self) -> list[Group]:
@@ -67,7 +67,7 @@ class PartitionOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyProof:
-    """What each replica has of a key; of a key that is nowhere there is one proof, without partition."""
+    """What each replica has of a key; a key that is nowhere has one proof, without a partition."""
 
     key: bytes
     partition: str | None = None
@@ -76,7 +76,7 @@ class KeyProof:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRun:
-    """What makes an outcome evidence: when, by which program, of what, and what nobody looked at."""
+    """What makes an outcome evidence: when, by which program, of what, and what was not examined."""
 
     time_ms: int
     version: str
@@ -100,7 +100,7 @@ class AuditOutcome:
 
     @property
     def replicas(self) -> list[str]:
-        """All that were read, by name."""
+        """All replicas that were read, by name."""
         return sorted({replica.name for partition in self.partitions for replica in partition.replicas})
 
     @property
@@ -109,19 +109,19 @@ class AuditOutcome:
 
     @property
     def records(self) -> int:
-        """Of all replicas."""
+        """Over all replicas."""
         return sum(replica.records for partition in self.partitions for replica in partition.replicas)
 
     @property
     def compared(self) -> str:
-        """How much, in words."""
+        """How much was compared, in words."""
         if all(partition.coverage is None for partition in self.partitions):
             return "nothing"
         return f"{units.count(self.keys, 'key')}, {units.count(self.records, 'record')} of all replicas"
 
     @property
     def left_out(self) -> list[str]:
-        """What the verdict says nothing about."""
+        """What the verdict does not cover."""
         keyless = sum(replica.keyless for partition in self.partitions for replica in partition.replicas)
         unkeyed = f"{units.count(keyless, 'record')} without a key: compared by offset, not by key"
         unsaid = sum(p.coverage.keys_unsaid for p in self.partitions if p.coverage is not None)

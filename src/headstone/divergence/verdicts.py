@@ -1,6 +1,6 @@
-"""The findings of one partition as they are told: with keys, files and what to do, in groups of one cause; and the verdict.
+"""The findings of one partition as reported: with keys, files and what to do, grouped by cause; and the verdict.
 
-Values only, from what was compared. Who prints them, and how, is not this room's business.
+Values only, from what was compared; prints nothing.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from headstone.log.topic_partition import TopicPartition
 
 CLEAN, DIVERGED, INCOMPLETE = "clean", "diverged", "incomplete"
 DIFFERENT_LOGS = "different-logs"
-"""What was named are not replicas of one partition: whatever differs between them is no finding."""
+"""The named logs are not replicas of one partition: differences between them are no findings."""
 EXAMPLES_MAX = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """`kind` is the class, `key` None if it is about no key. `or_kind`: the evidence does not decide."""
+    """`kind` is the class; `key` is None if it is about no key. `or_kind`: another class, if the evidence does not decide."""
 
     kind: str
     replica: str
@@ -47,7 +47,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Findings of one cause: the same class on the same replica, of one producer and one ending of its transactions."""
+    """Findings with one cause: the same class on the same replica, of one producer and one ending of its transactions."""
 
     kind: str
     replica: str
@@ -66,7 +66,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Of one partition: the brokers of its replicas by name, None where nobody knows; and the replicas that were not read."""
+    """For one partition: the brokers of its replicas by name, None if unknown; and the replicas that were not read."""
 
     partition: TopicPartition
     brokers: Mapping[str, int | None]
@@ -74,7 +74,8 @@ class Placement:
 
 
 def verdict(findings: int, problems: int, *, different: int = 0) -> str:
-    """What was found counts also where not everything could be read. different: partitions of different logs."""
+    """Findings count even if not everything could be read. `different`: partitions whose logs are not replicas of each
+    other."""
     return DIVERGED if findings else DIFFERENT_LOGS if different else INCOMPLETE if problems else CLEAN
 
 
@@ -90,7 +91,7 @@ def of_difference(difference: Difference, key: bytes, file: str) -> Finding:
 
 
 def of_frozen(frozen: Frozen, states: Sequence[ProducerSaid] | None) -> Finding:
-    """states: what the replica's own broker says of its producers, if it was asked."""
+    """`states`: what the replica's own broker says about its producers, if it was asked."""
     cleaned = "and everything of it is cleaned away there"
     end = cleaned if frozen.marker is None else f"at {frozen.marker}, which never came here"
     word, epoch = _said(frozen, states)
@@ -112,7 +113,7 @@ def _said(frozen: Frozen, states: Sequence[ProducerSaid] | None) -> tuple[str, i
 
 
 def with_repairs(findings: Sequence[Finding], doubtful: set[str], placement: Placement) -> list[Finding]:
-    """doubtful: replicas that some finding of the partition may be about: none of them is a source for another."""
+    """`doubtful`: replicas that some finding of the partition may be about: none of them is a source for another."""
     suspects = {*doubtful, *(finding.replica for finding in findings), *placement.unread}
     sources = [name for name in placement.brokers if name not in suspects]
     numbers = [broker for broker in placement.brokers.values() if broker is not None]
@@ -130,7 +131,7 @@ def with_repairs(findings: Sequence[Finding], doubtful: set[str], placement: Pla
 
 
 def grouped(findings: Sequence[Finding]) -> list[Group]:
-    """By cause, in the order of the first of each."""
+    """By cause, in the order of the first finding of each."""
     groups: dict[tuple[object, ...], list[Finding]] = {}
     for finding in findings:
         cause = (finding.kind, finding.replica, finding.producer_id, finding.marker, finding.or_kind, finding.else_kind,

@@ -1,6 +1,6 @@
 """What a replica would serve, as data: facts of its log, and a row for every data record of the keys that are looked at.
 
-Rows carry digests, offsets and places, never keys or values. Who reads them from where is not this room's business.
+Rows carry digests, offsets and places, never keys or values. Reading them is the caller's business.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ROW = np.dtype(
 
 MARKER = np.dtype([("offset", "i8"), ("producer_id", "i8"), ("producer_epoch", "i2"), ("commit", "u1")])
 STAMP = np.dtype([("offset", "i8"), ("horizon_ms", "i8")])
-"""A batch with a delete horizon: its tombstones or its marker may go from then on."""
+"""A batch with a delete horizon: after that time, its tombstones or its marker may go."""
 SPAN = np.dtype(
     [
         ("base", "i8"),
@@ -50,15 +50,15 @@ SPAN = np.dtype(
         ("complete", "u1"),
     ]
 )
-"""Of a batch: offsets that no batch covers were cleaned away, or never came. `producer_id` -1 unless it is of data;
-`transactional` 1 if it is of transactional data; `complete` 1 if no record of it is gone."""
+"""One batch. Offsets that no batch covers were cleaned away, or never came. `producer_id` is -1 unless it has data;
+`transactional` is 1 if it has transactional data; `complete` is 1 if no record of it is gone."""
 
 Rows = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaFacts:
-    """One replica's log by its own word. `high_watermark` None: nobody has told."""
+    """One replica's log, according to itself. `high_watermark` is None if unknown."""
 
     name: str
     log_start: int
@@ -67,26 +67,27 @@ class ReplicaFacts:
     lso: int
     open_txns: tuple[OpenTxn, ...]
     aborted: tuple[AbortedTxn, ...]
-    """As its `.txnindex` has them, also those of which nothing is left."""
+    """As in its `.txnindex`, including transactions of which nothing is left."""
     markers: Rows
     bare: Rows
-    """Markers that were emptied: a transaction of the producer ended there, nobody knows how."""
+    """Emptied markers: a transaction of the producer ended there, but it is unknown how."""
     spans: Rows
     stamps: Rows
 
     @property
     def trusted_end(self) -> int:
-        """What lies behind was perhaps never replicated, and goes when the replica meets its leader."""
+        """What comes after may never have been replicated, and is truncated when the replica meets its leader."""
         return self.log_end if self.high_watermark is None else min(self.high_watermark, self.log_end)
 
     @property
     def stable_end(self) -> int:
-        """Up to here a read_committed consumer of this replica gets."""
+        """Up to here a read_committed consumer of this replica gets records."""
         bases = self.spans["base"][self.undecided(self.spans["producer_id"], self.spans["base"])]
         return min(self.lso, self.trusted_end, int(bases.min()) if bases.size else NO_LIMIT)
 
     def undecided(self, producer_ids: Any, offsets: Any) -> npt.NDArray[np.bool_]:
-        """Of records: whether their transaction ends with a marker behind what is trusted, which may go again."""
+        """For each record: whether its transaction ends with a marker at or above the trusted end, which may still be
+        replaced."""
         behind = self.markers["offset"] >= self.trusted_end
         producers = np.unique(self.markers["producer_id"][behind])
         if not producers.size:
@@ -102,12 +103,12 @@ class ReplicaFacts:
         return np.asarray(after & (offsets < self.trusted_end))
 
     def has(self, offset: int) -> bool:
-        """Whether some batch covers it, also one that has lost its records."""
+        """Whether some batch covers it, even one that has lost its records."""
         index = int(np.searchsorted(self.spans["last"], offset))
         return index < self.spans.size and int(self.spans[index]["base"]) <= offset
 
     def has_data(self, producer_id: int, offset: int) -> bool:
-        """Whether a batch of transactional data of the producer covers it, also one that has lost its records."""
+        """Whether a batch of transactional data of the producer covers it, even one that has lost its records."""
         index = int(np.searchsorted(self.spans["last"], offset))
         if index >= self.spans.size:
             return False
@@ -115,7 +116,7 @@ class ReplicaFacts:
         return bool(span["base"] <= offset and span["producer_id"] == producer_id and span["transactional"])
 
     def decision(self, producer_id: int, offset: int) -> Any | None:
-        """The first marker of the producer behind `offset` in this log, as far as it is trusted."""
+        """The first marker of the producer after `offset` in this log, below its trusted end."""
         trusted = self.markers[self.markers["offset"] < self.trusted_end]
         behind = trusted[(trusted["producer_id"] == producer_id) & (trusted["offset"] > offset)]
         return behind[int(np.argmin(behind["offset"]))] if behind.size else None
@@ -123,12 +124,12 @@ class ReplicaFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerSaid:
-    """A producer by the word of a broker, not of its log."""
+    """A producer's state, as a broker reports it, not from the log."""
 
     producer_id: int
     epoch: int
     transaction_start: int | None
-    """None: it has no open transaction."""
+    """None if it has no open transaction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -150,7 +151,8 @@ class ReplicaRows:
 def fill_rows(
     content: Any, payloads: Any, batches: Any, roles: Any, file: Any, position: Any, k0: Any, k1: Any, rows: Any
 ) -> Any:
-    """A row for each decoded record (`found`, spans of `content`) that has a key; how many. `position`: of the chunk."""
+    """Makes a row for each decoded record (`found`, spans of `content`) that has a key; returns how many. `position`: that of
+    the chunk."""
     n = 0
     for i in range(payloads.shape[0]):
         span = payloads[i]
@@ -159,7 +161,7 @@ def fill_rows(
         batch = batches[span[BATCH_INDEX]]
         row = rows[n]
         low, high = siphash128(content, span[KEY_AT], span[KEY_SIZE], k0, k1)
-        # Value and headers lie behind each other in a record.
+        # Value and headers are adjacent in a record.
         body, _ = siphash128(content, span[VALUE_AT], span[HEADERS_END] - span[VALUE_AT], k0, k1)
         row.key = low
         row.key_high = high
@@ -176,14 +178,14 @@ def fill_rows(
 
 
 def by_key(facts: ReplicaFacts, parts: Sequence[Rows]) -> ReplicaRows:
-    """parts: in offset order, as a log is read; a stable sort by key keeps it within each key."""
+    """`parts`: in offset order, as a log is read; a stable sort by key keeps that order within each key."""
     rows = parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, dtype=ROW), *parts])
     decided = (rows["role"] == COMMITTED) | (rows["role"] == ABORTED)
     rows["role"][decided & facts.undecided(rows["producer_id"], rows["offset"])] = OPEN
     order = np.argsort(np.ascontiguousarray(rows["key"]), kind="stable")
     places = np.empty(order.size, dtype=np.int64)
     places[order] = np.arange(order.size)
-    # `take` is more than twice as fast as an index for rows like these.
+    # For rows like these, `take` is more than twice as fast as indexing.
     return ReplicaRows(facts=facts, rows=rows.take(order), offsets=np.ascontiguousarray(rows["offset"]), places=places)
 
 

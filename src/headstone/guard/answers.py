@@ -1,7 +1,7 @@
-"""How the guard stands, for whoever asks: its status and what agents have told, as one document.
+"""The answer to `guard status`: the guard's status and what agents reported, as one document.
 
-The same of a guard that ends, and of the cluster and the journal when nobody watches. Reads; the guard that leads is asked
-about records through the journal, and nothing else changes.
+Also for a guard that ends, and from the cluster and the journal when no guard runs. Reads only, except that questions about
+records go to the leading guard through the journal.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from headstone.guard.monitoring.status import GuardStatus, status_document
 class Answer:
     status: GuardStatus
     agents: AgentsTold | None
-    """None: the guard that leads listens to no agents."""
+    """None if the leading guard listens to no agents."""
 
     @property
     def document(self) -> dict[str, object]:
@@ -37,13 +37,13 @@ class Answer:
 
 
 def last_answer(result: Round, journal: Journal, agents: Agents, *, now_ms: int, poll_ms: int) -> Answer:
-    """Of a guard that ends, by its newest round."""
+    """The last answer of a guard that ends, from its newest round."""
     status = last_status(result, journal, now_ms=now_ms, poll_ms=poll_ms)
     return Answer(status=status, agents=agents.told(journal, leads=result.leads))
 
 
 def ask(connection: Connection, journal: Path | None, records: Sequence[Question] = ()) -> Answer:
-    """From the journal and a look just now; without the cluster, from the journal alone."""
+    """From the journal and a look made now; if the cluster does not answer, from the journal alone."""
     with Admin(connection) as admin:
         try:
             cluster_id = admin.describe([]).cluster_id

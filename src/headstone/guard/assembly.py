@@ -1,7 +1,6 @@
-"""A guard put together: its cluster, journal, looks, readings, readmissions, agents and metrics, until the block ends.
+"""Assembles a guard from its cluster, journal, looks, readings, readmissions, agents and metrics, until the block ends.
 
-Says what is connected to what, and refuses what there is nothing to guard of. Who reads the options, hears signals and shows
-what is said is the caller's business.
+Connects the parts, and refuses topics that need no guard. The caller reads options, handles signals and shows messages.
 """
 
 from __future__ import annotations
@@ -46,14 +45,14 @@ from headstone.retention.settings import CLEANUP_POLICY
 from headstone.units import moment
 
 SECONDS_MIN = 5.0
-"""For one question to a broker, however short the polls are: half of one otherwise, so that a broker that is silent costs no
-look its place."""
+"""The shortest timeout of one question to a broker. Otherwise it is half of the poll interval, so that a silent broker does not
+make the guard miss a look."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardRequest:
-    """`once`: it ends after one look, so replicas are read before that ends. None: the cluster's usual journal; no metrics; no
-    agents."""
+    """`once`: the guard ends after one look, so it reads replicas before that instead of in the background. None means: the
+    cluster's usual journal; no metrics; no agents."""
 
     connection: Connection
     settings: Settings
@@ -65,7 +64,7 @@ class GuardRequest:
 
 
 def name_of_process() -> str:
-    """Containers share names and process ids."""
+    """Includes a random part, because containers share host names and process ids."""
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
 
 
@@ -117,19 +116,20 @@ def guarding(request: GuardRequest, messages: Messages) -> Iterator[Rounds]:
 
 
 def _stand_down(journal: Journal, name: str) -> None:
-    """A journal that cannot be written has been told of; its lease ends by itself."""
+    """If the journal cannot be written, that was reported already, and the lease expires by itself."""
     with suppress(Unfinished):
         journal.stand_down(name)
 
 
 def left_held(journal: Journal, watched: Sequence[str]) -> list[str]:
-    """By an earlier run, and not watched by this one."""
+    """Topics that an earlier run holds and this one does not watch."""
     unwatched = [topic for topic in journal.names() if watched and topic not in watched]
     return [topic for topic in unwatched if journal.memory(topic).hold is not None]
 
 
 def refuse_topics(admin: Admin, topics: Sequence[str], journal: Path | None) -> None:
-    """Whoever names a topic means one that is there and compacted, or was: a purge switches that off for a while."""
+    """Raises UsageError for a topic that does not exist, or that is not compacted and not in the journal. One in the journal is
+    accepted: a purge switches compaction off for a while."""
     if not topics:
         return
     described = admin.describe(list(topics)).topics

@@ -1,8 +1,8 @@
 """What a person does beside a guard, or without one: `release`, `check` and `readmit`.
 
-Each opens the cluster and its journal, asks and acts, closes them, and gives back a value with its document. A plan unless it
-is to be applied. Says in words how a release is. What is decided and done is `acting/release.py`'s,
-`check/rules.py`'s, and `readmission/driver.py`'s.
+Each function opens the cluster and its journal, asks and acts, closes them, and returns a value with its document. Only plans,
+unless told to apply. `acting/release.py`, `check/rules.py` and `readmission/driver.py` decide and act; this file also has the
+words for a release.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from headstone.log.shown import visible
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Released:
-    """`danger`: how replicas stand of what is released."""
+    """`danger`: the state of the replicas of what is released."""
 
     undos: tuple[Undo, ...]
     applied: bool
@@ -47,7 +47,7 @@ class Released:
 
 
 def release(connection: Connection, topics: Sequence[str], *, journal: Path | None, applies: bool) -> Released:
-    """No topics: everything that is held."""
+    """If `topics` is empty: everything that is held."""
     with Admin(connection) as admin, open_known(admin.describe([]).cluster_id, journal) as opened:
         undos = plan_release(admin, opened, topics)
         danger = ask_status(opened, admin, clock_ms)
@@ -99,7 +99,7 @@ class Checked:
 def check_cluster(
     connection: Connection, topics: Sequence[str], *, journal: Path | None, outage_max_ms: int | None
 ) -> Checked:
-    """No topics: every compacted one. outage_max_ms None: the longest that the journal knows."""
+    """If `topics` is empty: every compacted one. If `outage_max_ms` is None: the longest outage that the journal knows."""
     with ExitStack() as stack:
         admin = stack.enter_context(Admin(connection))
         opened = open_if_there(admin, journal)
@@ -111,7 +111,7 @@ def check_cluster(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readmissions:
-    """`ended` is None if they were only planned."""
+    """`ended` is None if the readmissions were only planned."""
 
     plans: tuple[ReadmissionPlan, ...]
     ended: tuple[Readmitted, ...] | None = None

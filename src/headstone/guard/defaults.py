@@ -1,6 +1,6 @@
-"""What the guard goes by unless somebody says otherwise, beside the margins of `coordination/danger.py`.
+"""The guard's defaults, apart from the margins in `coordination/danger.py`.
 
-Numbers only, so that a command line can name them without the guard behind them.
+Numbers only, so that a command line can use them without importing the guard.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Prometheus' text format, written by hand: a few gauges need no client library.
 
-Labels hold names of topics, which are not trusted, so they are escaped. Knows nothing of what is measured.
+Labels contain topic names, which are not trusted, so they are escaped. Knows nothing about what is measured.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ def metric(name: str, kind: str, about: str, samples: list[Sample]) -> Iterator[
 
 
 def _number(value: float) -> str:
-    """Offsets and bytes to the last digit: rounded to six of them, an offset that moves would seem to stand still."""
+    """Offsets and bytes to the last digit: with six digits, an offset that moves would seem to stand still."""
     return str(int(value)) if isinstance(value, int) or value.is_integer() else repr(value)
 
 
 def escaped(text: str) -> str:
-    """A label's value: backslash, quote and newline, as the format asks; and what else is not printable, as seen."""
+    """A label's value: escapes backslash, quote and newline as the format requires, and shows other unprintable characters
+    visibly."""
     plain = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return "".join(letter if letter.isprintable() else f"\\\\x{ord(letter):02x}" for letter in plain)

@@ -1,6 +1,6 @@
-"""What a guard that runs says of its rounds: line by line, with the time, as metrics, and as its last answer.
+"""Reports the rounds of a running guard: line by line with the time, as metrics, and as its last answer.
 
-Owns the order of telling and noting. The words are `monitoring/log_lines.py`'s; when a round is made is the loop's.
+Owns the order of printing and recording. `monitoring/log_lines.py` has the words; the loop decides when a round is made.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from headstone.units import moment
 
 
 class Messages(Protocol):
-    """Where a guard's words go."""
+    """Where a guard prints its words."""
 
     def say(self, text: str) -> None:
-        """A part of what was asked for, while it is made."""
+        """Prints a part of the requested result while it is produced."""
 
     def tell(self, text: str) -> None:
-        """A remark."""
+        """Prints a remark."""
 
     def warn(self, text: str, /) -> None: ...
 
 
 def say_event(messages: Messages, line: str) -> None:
-    """With the time: a log of a night is read by what was when."""
+    """With the time: a log of a night is read by time."""
     messages.say(f"{moment(clock_ms())} {line}")
 
 
 class Rounds:
-    """The newest round, and what was told."""
+    """The newest round, and what was printed of it."""
 
     def __init__(self, watcher: Watcher, journal: Journal, agents: Agents, messages: Messages) -> None:
         self.watcher = watcher
@@ -57,12 +57,12 @@ class Rounds:
             say_event(self._messages, line)
         self.newest = result
         if result.leads and result.whole and not result.unwritten:
-            # What it writes is for `guard status` only; if the journal cannot be written, the next round says so.
+            # Only `guard status` needs these notes; if the journal cannot be written, the next round says so.
             with suppress(Unfinished):
                 self._agents.note(self.journal)
 
     def once(self) -> None:
-        """One round, and in short what it was."""
+        """Makes one round and prints its summary."""
         newest = self.watcher.round()
         self.tell(newest)
         if newest.lost is None:
@@ -71,7 +71,8 @@ class Rounds:
             )
 
     def metrics(self) -> str:
-        """Of the newest round. Asked at any time, so nobody reads all memories for a guard that stands by."""
+        """Of the newest round. May be called at any time; does not read all memories from the journal for a guard that stands
+        by."""
         newest = self.newest
         if newest is None:
             return ""
@@ -83,7 +84,7 @@ class Rounds:
         return metrics_text(status, counters) + self._agents.metrics()
 
     def last_answer(self) -> Answer | None:
-        """When it ends. None: there was no round."""
+        """Called when the guard ends. None if there was no round."""
         if self.newest is None:
             return None
         return last_answer(self.newest, self.journal, self._agents, now_ms=clock_ms(), poll_ms=self._poll_ms)

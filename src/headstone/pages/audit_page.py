@@ -1,6 +1,6 @@
-"""The audit's report: one HTML page that needs nothing else, with a lane for each replica on a shared axis of offsets.
+"""The audit's report: one self-contained HTML page, with a lane for each replica on a shared axis of offsets.
 
-A pure function of the outcome. All text from outside is escaped; its styles are those of `style` and a few of its own.
+A pure function of the outcome. Escapes all text from outside; its styles are those of `style` and a few of its own.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _different(partition: PartitionOutcome) -> str:
 
 
 def _evidence(outcome: AuditOutcome) -> str:
-    """When, by what and of what, also of a clean audit: a blank page proves nothing."""
+    """When, by what and of what, also for a clean audit: a blank page would prove nothing."""
     run = outcome.run
     facts = (
         ("when", units.moment(run.time_ms)),

@@ -1,7 +1,7 @@
 """SVG drawings of the stories: every replica's log at one scene, and the watermarks over all scenes.
 
-Owns geometry and shapes; colours are classes that the page's style sheet defines. Pure, and all text from outside is
-escaped here. No signal is a colour alone: kinds differ in shape and label, marks in side, dash and label.
+Owns geometry and shapes; colours are classes that the page's style sheet defines. Pure; escapes all text from outside. Nothing
+is told by colour alone: kinds also differ in shape and label, marks in side, dash and label.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ KIND_CLASSES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
-    """Offsets [0, end), shared by all drawings of a story. Those where a batch is ever drawn are wide."""
+    """Offsets [0, end), shared by all drawings of a story. Offsets at which a batch is drawn in any of them are wide."""
 
     drawn: frozenset[int]
     end: int
 
     def x(self, offset: int) -> float:
-        """Left edge of an offset, which is where an exclusive watermark of that number stands."""
+        """The left edge of an offset, where an exclusive watermark of that number stands."""
         return LANE_LEFT + self._unit() * self._weight(min(offset, self.end))
 
     def _weight(self, offset: int) -> int:
@@ -76,7 +76,7 @@ def scene_svg(scene: Scene, axis: Axis, name: str) -> str:
 
 
 def lane_text(view: ReplicaView) -> str:
-    """A lane in words, for those who do not see it."""
+    """A lane in words, for readers who cannot see it."""
     log = "; ".join(view.log) or "nothing but other keys"
     reads = f"a read_committed consumer reads {show_table(view.table)}" if view.alive else "switched off"
     return (
@@ -127,7 +127,7 @@ def _batch(text: str, kind: str, left: float, right: float) -> str:
 
 
 def shape(kind: str, left: float, right: float, top: float = BOX_TOP, height: float = BOX_HEIGHT) -> str:
-    """A tombstone has a round top, a marker points back at what it decides, all else is a box."""
+    """A tombstone has a round top, a marker points back at what it decides, everything else is a box."""
     bottom = top + height
     if kind == TOMBSTONE:
         bow = height * 0.45

@@ -1,7 +1,7 @@
-"""The demo's report: one HTML page that needs nothing else, with the tour as a table and the stories as drawings.
+"""The demo's report: one self-contained HTML page, with the tour as a table and the stories as drawings.
 
-A pure function of what was measured and told. The words and the order of the page are here, its styles in `style`,
-its drawings in `drawing` and `watermark_chart`. All text from outside is escaped.
+A pure function of measurements and stories. Owns the words and the order of the page; the styles are in `style`, the drawings
+in `drawing` and `watermark_chart`. Escapes all text from outside.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def _story(tellings: Sequence[Telling]) -> str:
     axis = axis_of(tellings)
     slots = max(len(telling.scenes) for telling in tellings)
     columns = "\n".join(_column(telling, axis, slots) for telling in tellings)
-    # A row for the heading, one for each scene, then verdict and chart: scenes of the same number stand side by side.
+    # A row for the heading, one for each scene, then verdict and chart: scenes with the same number stand side by side.
     return (
         f'<section class="story" id="{escape(variant)}">\n<h2>{escape(variant)}</h2>\n<p>{escape(tellings[0].about)}</p>\n'
         f'<div class="pair" style="--rows: {slots + 3}">\n{columns}\n</div>\n</section>'

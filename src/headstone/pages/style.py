@@ -1,6 +1,6 @@
 """The style sheet of the demo's report, for light and dark screens.
 
-Owns colours, type and layout; must not name any outside resource, because the page has to work alone.
+Owns colours, type and layout. Must not name any outside resource, because the page has to work alone.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The watermarks of one telling as an SVG line chart, scene by scene.
 
-Owns which numbers stand for a scene: the group's are the highest that a replica knows of, MCCO and MXFO the lowest that
-a replica's log proves, switched off or not. Coinciding lines stay apart by width, dash and point.
+Owns which numbers represent a scene: the highest group watermarks that any replica knows, and the lowest MCCO and MXFO that any
+replica's log proves, switched off or not. Lines that coincide stay distinguishable by width, dash and point.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LABEL_LINE = 13
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """One offset a scene."""
+    """One offset per scene."""
 
     name: str
     css: str
@@ -91,7 +91,7 @@ def _line(curve: Series, scale: _Scale) -> str:
 
 
 def _labels(series: Sequence[Series], scale: _Scale) -> list[str]:
-    """At the last point of each line; equal ends share a label, near ones move up."""
+    """At the last point of each line. Lines that end at the same value share a label; labels that would collide move up."""
     names: dict[int, list[str]] = {}
     for curve in series:
         if curve.values:

@@ -1,1 +1,5 @@
-"""Made-up clusters and logs, deterministic by seed."""
+"""Simulated clusters and sample logs, deterministic by seed.
+
+`campaign_run.run_campaign` runs many seeds, `explore.explore` searches all states of a few replicas, `stories` tells the four
+corruptions, `synth.write_sample` writes sample logs. `guarded` has the simulation with a guard.
+"""

@@ -1,7 +1,7 @@
-"""Record batches as the simulated brokers hold them: real v2 bytes, and what a reader would make of those bytes.
+"""Record batches as the simulated brokers hold them: real v2 bytes, and what a reader would make of them.
 
-Decoding here is plain Python on purpose: readers and checkers must not share a parser with the compaction that they
-check. Values are immutable and shared between replicas, as a fetch copies bytes.
+Decoding is plain Python on purpose: readers and checkers must not share a parser with the compaction that they check. Values
+are immutable and shared between replicas, as a fetch copies bytes.
 """
 
 from __future__ import annotations

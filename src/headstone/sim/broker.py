@@ -1,7 +1,7 @@
 """One simulated broker: a clock, a disk with one replica, and the two state machines of `coordination/`.
 
-Owns what a broker decides alone: appending, following, cleaning, stopping, starting. Who leads and who is in sync comes
-from the controller, through `learn`.
+Owns what a broker decides alone: appending, following, cleaning, stopping, starting. The controller decides who leads and who
+is in sync; the broker hears of it through `learn`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headstone.sim.partition_log import PartitionLog, PlainInsideTransactionErro
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metadata:
-    """The partition as the controller has it. members maps a broker to the version in which it was added."""
+    """The partition as the controller has it. `members` maps a broker to the version in which it was added."""
 
     version: int
     leader: int | None
@@ -33,7 +33,7 @@ class Metadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetched:
-    """A leader's answer to a fetch. diverging is where the follower's log ends to agree with the leader's, or None."""
+    """A leader's answer to a fetch. `diverging` is where the follower's log stops agreeing with the leader's, or None."""
 
     leader_epoch: int
     position: int
@@ -53,7 +53,7 @@ def all_members(metadata: Metadata) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What a broker is made of; a mutant brings a part of its own. The defaults are the protocol as it should be."""
+    """What a broker is made of; a mutant replaces a part. The defaults are the protocol as it should be."""
 
     replica: Callable[[int], following.Replica] = following.Replica
     leader: Callable[[int], leading.Leader] = leading.Leader
@@ -134,7 +134,7 @@ class Broker:
         self.outbox = []
 
     def restart(self, *, kept_to: int, fresh: int) -> None:
-        """Comes back with what its disk has; kept_to is where the part that was not flushed broke off."""
+        """Comes back with what is on its disk; `kept_to` is where the part that was not flushed breaks off."""
         high = self.log.high_watermark if self.stopped_clean else self.saved_high_watermark
         self.log.reload(clean=self.stopped_clean, kept_to=kept_to, high_watermark=high)
         self.alive = True
@@ -142,7 +142,7 @@ class Broker:
         self.start(fresh)
 
     def learn(self, metadata: Metadata, now_ms: int, fresh: int) -> None:
-        """New metadata. A log of an earlier membership is thrown away: others removed what it may still hold."""
+        """New metadata. Throws away a log of an earlier membership: it may still hold what others have removed."""
         before = self.metadata
         if before is not None and metadata.version <= before.version:
             return
@@ -187,7 +187,7 @@ class Broker:
         self.log.high_watermark = max(self.log.high_watermark, min(ends, default=0))
 
     def serve_fetch(self, asker: Broker, limit: int, now_ms: int) -> Fetched | None:
-        """None: not a member that this leader knows of, or a member of before, so it gets nothing."""
+        """None if the asker is not a member that this leader knows of, or only of an earlier membership."""
         assert self.metadata is not None
         follower, position = asker.number, asker.log.log_end
         if follower not in self.metadata.members or self.metadata.members[follower] != asker.member_since:
@@ -221,7 +221,7 @@ class Broker:
                 self.truncate(min(log.end_of_epoch(leader_epoch)[1], end), fresh)
                 return
         if got.diverging is not None or got.position < got.log_start:
-            # Nothing that the leader still knows of: begin again where its log begins.
+            # The leader has nothing of this log any more: begin again where the leader's log begins.
             log.restart_at(got.log_start)
             self.perform(self.replica.step(following.Truncated(local=self._parts.prove(log), fresh=fresh)))
             return
@@ -247,7 +247,7 @@ class Broker:
         self.perform(self.replica.step(following.Progressed(local=self._parts.prove(self.log))))
 
     def clean(self, now_ms: int, *, chosen: bool = False) -> Cleaned | None:
-        """One cleaner pass. A coordinated cleaner also comes for tombstones and markers that are due in clean parts.
+        """One cleaner pass. A coordinated cleaner also runs for tombstones and markers that are due in clean parts.
 
         A log that was chosen before the hold came is cleaned all the same.
         """

@@ -1,4 +1,4 @@
-"""Many seeds, on several processes: what `headstone simulate` runs.
+"""Runs many seeds on several processes: what `headstone simulate` does.
 
 Results come back in chunks and are added up; a violation carries the seed that replays it. Order does not matter.
 """
@@ -24,12 +24,12 @@ from headstone.sim.tallies import GUARDED, Tally, Violation
 
 CHUNK_SEEDS = 20
 LOOK_S = 0.2
-"""Whoever gives up waits no longer for a chunk."""
+"""After giving up, a chunk is awaited no longer than this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Of guarded runs a mutant is a margin that is missing (`guarded_runs.MUTANTS`), and each seed draws its replicas."""
+    """For guarded runs a mutant is a missing margin (`guarded_runs.MUTANTS`), and each seed draws its number of replicas."""
 
     rules: str
     steps: int
@@ -62,7 +62,7 @@ def _one(seed: int, settings: Settings) -> Tally:
 def campaign(
     first: int, count: int, settings: Settings, *, jobs: int, stop_early: bool, tell: Callable[[Tally], None]
 ) -> Tally:
-    """Seeds first to first + count; stop_early ends with the chunk of the first violation."""
+    """Runs seeds `first` to `first + count`, exclusive; `stop_early` ends after the chunk with the first violation."""
     total = Tally()
     starts = range(first, first + count, CHUNK_SEEDS)
     chunks = ((start, min(start + CHUNK_SEEDS, first + count)) for start in starts)
@@ -94,7 +94,7 @@ def _results(chunks: Iterator[tuple[int, int]], settings: Settings, jobs: int) -
                 for future in done:
                     yield future.result()
         except Interrupted:
-            for process in (pool._processes or {}).values():  # they know nothing that anybody needs
+            for process in (pool._processes or {}).values():  # they know nothing that is still needed
                 process.kill()
             raise
         finally:
@@ -102,7 +102,7 @@ def _results(chunks: Iterator[tuple[int, int]], settings: Settings, jobs: int) -
 
 
 def shortened(violation: Violation, settings: Settings) -> tuple[int, list[str], Finding]:
-    """(steps drawn, the names of the steps that are left, what they lead to)."""
+    """(number of steps drawn, the names of the steps left, the finding that they lead to)."""
     seed = violation.seed
     if settings.rules == GUARDED:
         scenario, story = draw_guarded(seed, settings.steps)

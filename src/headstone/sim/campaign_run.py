@@ -1,6 +1,6 @@
-"""One run of a campaign of seeds as `headstone simulate` asks for it: what is refused, what was found, how it is replayed.
+"""One campaign as `headstone simulate` requests it: refuses bad requests, reports what was found and how to replay it.
 
-The seeds are run by `campaign.py`.
+`campaign.py` runs the seeds.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ FRESH_SEEDS = range(10**9, 2 * 10**9)
 class CampaignRun:
     settings: Settings
     first: int
-    """Seed."""
+    """The first seed."""
     tally: Tally
     seconds: float
     short: tuple[int, list[str], Finding] | None
-    """Of the first violation: steps drawn, those that are left, what they lead to."""
+    """For the first violation: number of steps drawn, the steps left, the finding that they lead to."""
 
     def replay(self, seed: int) -> str:
-        """The command that does."""
+        """The command that replays the seed."""
         settings = self.settings
         parts = ["headstone simulate", f"--seed {seed} --seeds 1", f"--steps {settings.steps}"]
         if settings.mutant is None or settings.rules == GUARDED:
@@ -87,7 +87,7 @@ def settings_of(*, rules: str, steps: int | None, replicas: int | None, mutant: 
 
 
 def known_mutants() -> dict[str, dict[str, str]]:
-    """What each does, of the coordinated rules and of the guard."""
+    """What each one does, for the coordinated rules and for the guard."""
     margins = dict.fromkeys(MARGINS, f"with --rules {GUARDED}: a guard without this margin")
     return {"mutants": {mutant.name: mutant.about for mutant in MUTANTS.values()}, GUARDED: margins}
 
@@ -101,7 +101,7 @@ def first_seed(given: int | None, *, fresh: bool) -> int:
 def run_campaign(
     settings: Settings, *, first: int, seeds: int, jobs: int, shrink: bool, tell: Callable[[Tally], None]
 ) -> CampaignRun:
-    """Of a mutant the first violation is enough."""
+    """With a mutant, stops at the first violation."""
     started = time.monotonic()
     tally = campaign(first, seeds, settings, jobs=jobs, stop_early=settings.mutant is not None, tell=tell)
     seconds = time.monotonic() - started

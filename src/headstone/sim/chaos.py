@@ -1,7 +1,7 @@
 """Random life of a cluster: what can happen, and what is checked after it. One seed, one story.
 
-A story is a list of (action, number); the number seeds the action's own choices, so a story with steps left out is
-still a story.
+A story is a list of (action, number); the number seeds the action's own choices, so a story with steps left out is still a
+story.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Driver:
         return done
 
     def exchange(self, rng: random.Random) -> None:
-        """Messages that arose arrive at once, or wait in the network."""
+        """New messages arrive at once, or wait in the network."""
         sends = self.cluster.collect()
         while sends:
             for send in sends:
@@ -115,7 +115,7 @@ class Driver:
         return leader is not None and self.cluster.produce(leader, self.records(rng, deletion=True))
 
     def stale_write(self, rng: random.Random) -> bool:
-        """To a broker that takes itself for the leader; if it is not, the record is lost."""
+        """Writes to a broker that takes itself for the leader; if it is not, the record is lost."""
         leads = [broker for broker in self.cluster.brokers if broker.leads]
         return bool(leads) and self.cluster.produce(rng.choice(leads), self.records(rng, deletion=False))
 
@@ -132,7 +132,7 @@ class Driver:
         return self.cluster.write_marker(producer)
 
     def pump(self, rng: random.Random) -> bool:
-        """Everyone in reach follows, and the segment rolls: how a log becomes cleanable."""
+        """Every follower in reach copies, and the segment rolls: this makes a log cleanable."""
         leader = self.cluster.leader()
         if leader is None:
             return False
@@ -164,7 +164,7 @@ class Driver:
         return broker is not None and self.cluster.fetch(broker, rng.choice((1, 2, 100)))
 
     def slow_fetch(self, rng: random.Random) -> bool:
-        """An answer is on its way for a while; it arrives with a later step, if it still fits."""
+        """Keeps an answer on its way for a while; it arrives with a later step, if it still fits."""
         broker = self.pick_broker(rng)
         if broker is None:
             return False
@@ -295,7 +295,7 @@ class Driver:
         return bool(waiting)
 
     def read(self, rng: random.Random) -> bool:
-        """From the leader, or, as KIP-392 allows, from any replica in sync."""
+        """Reads from the leader or, as KIP-392 allows, from any replica in sync."""
         if not self.cluster.readers:
             return False
         return self._poll(rng.choice(self.cluster.readers), rng.choice((1, 2, 100)), rng)
@@ -317,7 +317,7 @@ class Driver:
         return True
 
     def check(self) -> None:
-        """Raises Corrupt with the first thing found."""
+        """Raises Corrupt with the first finding."""
         cluster = self.cluster
         for broker in cluster.brokers:
             member = broker.number in cluster.metadata.members and broker.metadata is not None

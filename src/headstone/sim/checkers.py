@@ -1,7 +1,7 @@
 """Is anything corrupt? Pure functions from logs, readers and the truth to findings; the four corruptions by name.
 
-Independent of what they check: no rule of `retention/` and no watermark arithmetic is used here, only what a client
-would be given, and what really happened.
+Independent of what they check: uses no rule of `retention/` and no watermark arithmetic, only what a client would get and what
+really happened.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _told(got: Record | None, expected: Entry) -> bool:
 
 
 def _missing(name: str, log: PartitionLog, got: Record | None, expected: Entry) -> Finding:
-    """A record that is in the log but is not served is hidden; a deletion that is nowhere leaves the deleted value."""
+    """A record that is in the log but not served is hidden; a deletion that is nowhere leaves the deleted value."""
     wanted = _show(expected.record)
     instead = f"serves {_show(got)}" if got else "serves nothing"
     if any(expected.record in batch.records for batch in log.batches(expected.record.offset)):
@@ -89,10 +89,10 @@ def _frozen(name: str, log: PartitionLog, truth: Truth) -> list[Finding]:
 def check_reader(
     reader: Reader, start: int, records: Sequence[Record], truth: Truth, *, now_ms: int, grace_ms: int
 ) -> list[Finding]:
-    """After a poll from `start`: was it given what is not committed, and did it pass a tombstone without being told?
+    """After a poll from `start`: did the reader get what is not committed, or pass a tombstone without getting it?
 
-    A reader has delete.retention.ms (less the clocks' skew: grace_ms) from the moment a deletion became visible; one
-    whose hold was granted has as long as it takes.
+    A reader has delete.retention.ms (less the clocks' skew: `grace_ms`) from the moment a deletion became visible; one whose
+    hold was granted has as long as it takes.
     """
     findings = []
     if reader.committed:
@@ -140,10 +140,10 @@ def check_watermarks(group: GroupWatermarks, members: Iterable[tuple[str, Partit
 
 
 def check_removals(members: Sequence[tuple[str, PartitionLog]], truth: Truth) -> list[Finding]:
-    """What protects must outlive what it protects from: on every member, before it goes on any.
+    """Whatever protects must outlive, on every member, what it protects from, before it goes on any.
 
-    A tombstone that is gone somewhere while an older value is left anywhere, a marker while data of its transaction is:
-    nothing has to be corrupt yet, but a copy of the one and then of the other would be.
+    A tombstone that is gone somewhere while an older value is left anywhere, or a marker while data of its transaction is left:
+    nothing needs to be corrupt yet, but a copy made from both would be.
     """
     findings = []
     for entry in truth.standing_deletions():

@@ -1,6 +1,6 @@
 """The cleaner of a simulated broker: the rules of `retention/`, over a log in memory.
 
-The same survey, range, index and verdicts as `headstone compact`; only where the bytes come from differs.
+The same survey, range, index and verdicts as `headstone compact`; only the source of the bytes differs.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from headstone.sim.batches import Batch, decode
 from headstone.sim.partition_log import PartitionLog, Rows, Segment, walk_bytes
 
 HASH_KEY = keys.HashKey(0, 0)
-"""A simulation is deterministic, and nobody forges keys in it."""
+"""A simulation must be deterministic, and no keys are forged in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleaned:
-    """reasons counts by `verdicts.REASONS`."""
+    """`reasons` counts by `verdicts.REASONS`."""
 
     dirty_start: int
     dirty_end: int
@@ -70,7 +70,7 @@ class MemoryPieces(PieceReader):
 
 
 def clean(log: PartitionLog, policy: Policy, *, debt: bool) -> Cleaned | None:
-    """One pass; None if there is nothing to clean. `debt` also takes a log that is clean but may owe removals."""
+    """One pass; None if there is nothing to clean. `debt`: also clean a log that has no dirty part but may owe removals."""
     if not _worth_a_look(log, debt=debt):
         return None
     pieces = MemoryPieces(log)
@@ -100,7 +100,7 @@ def clean(log: PartitionLog, policy: Policy, *, debt: bool) -> Cleaned | None:
 
 
 def _worth_a_look(log: PartitionLog, *, debt: bool) -> bool:
-    """Cheap, so that most passes cost nothing: a new closed segment, or something clean that may have to go."""
+    """A cheap check, so that most passes cost nothing: a new closed segment, or something clean that may have to go."""
     stable = log.last_stable_offset()
     if any(log.first_dirty < segment.base <= stable for segment in log.segments[1:]):
         return True
@@ -177,7 +177,7 @@ def _rewrite(
 
 
 def _batch(raw: bytes, before: dict[int, Batch]) -> Batch:
-    """The batch as it was, if nothing changed: batches are shared, not copied."""
+    """Keeps the old batch object if nothing changed: batches are shared, not copied."""
     old = before[int.from_bytes(raw[:LENGTH_AT], "big")]
     return old if old.raw == raw else decode(raw)
 

@@ -1,5 +1,5 @@
 """A cluster of one partition: brokers, controller, transaction coordinator, network. Deterministic: chance comes in as
-arguments, time is a number. Each method is one thing that can happen; what must not is `checkers.py`'s to see.
+arguments, and time is a number. Each method is one thing that can happen; `checkers.py` sees what must not.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ START_MS = 1_000_000
 
 @dataclass(slots=True, kw_only=True)
 class Producer:
-    """marker_bumps_epoch is the behaviour of transactions v2: the marker carries the data's epoch + 1."""
+    """`marker_bumps_epoch` is the behaviour of transactions v2: the marker carries the data's epoch + 1."""
 
     producer_id: int
     marker_bumps_epoch: bool
@@ -34,7 +34,7 @@ class Producer:
 
 
 class Watcher(Protocol):
-    """Somebody outside who looks on while time passes."""
+    """An outside observer that is called while time passes."""
 
     def next_ms(self) -> int:
         """When it wants to look again."""
@@ -43,7 +43,7 @@ class Watcher(Protocol):
     def watch(self) -> None: ...
 
     def changing(self) -> None:
-        """What the controller knows is about to change."""
+        """The controller's state is about to change."""
         ...
 
 
@@ -58,7 +58,7 @@ class Cluster:
         self.hold = False
         """The topic's config, as the controller has it: a hold of all cleaning."""
         self.compacted = True
-        """Whether its cleanup.policy says so; else nobody cleans."""
+        """Whether the topic's cleanup.policy contains compact; if not, no broker cleans."""
         self.delete_retention_ms = policy.delete_retention_ms
         self.truth = Truth()
         self.brokers = [Broker(i, rules, policy, parts, skews_ms[i]) for i in range(brokers)]
@@ -79,7 +79,7 @@ class Cluster:
             self.learn(broker)
 
     def wait(self, ms: int) -> None:
-        """Time passes, and nothing else; but whoever watches from outside looks on."""
+        """Time passes, and nothing else happens, except that outside observers look."""
         end_ms = self.now_ms + ms
         while self.watcher is not None and self.watcher.next_ms() <= end_ms:
             self.now_ms = max(self.now_ms, self.watcher.next_ms())
@@ -95,7 +95,7 @@ class Cluster:
         return broker.alive and broker.number not in self.isolated
 
     def leader(self) -> Broker | None:
-        """The leader in the controller's eyes, if it can be reached and knows that it leads."""
+        """The leader according to the controller, if it can be reached and knows that it leads."""
         number = self.metadata.leader
         if number is None:
             return None
@@ -124,7 +124,7 @@ class Cluster:
             self.commit(broker)
 
     def elect(self, number: int) -> bool:
-        """An in-sync member that can be reached leads, in a new epoch."""
+        """Makes an in-sync member that can be reached the leader, in a new epoch."""
         if number not in self.metadata.isr or not self.reachable(self.brokers[number]):
             return False
         self._change(leader=number, leader_epoch=self.metadata.leader_epoch + 1)
@@ -137,7 +137,7 @@ class Cluster:
         return True
 
     def remove_member(self, number: int) -> bool:
-        """Never the leader, never the last of the in-sync."""
+        """Never removes the leader, nor the last in-sync member."""
         metadata = self.metadata
         if number not in metadata.members or number == metadata.leader or metadata.isr == (number,):
             return False
@@ -156,10 +156,10 @@ class Cluster:
         return True
 
     def expand_isr(self) -> bool:
-        """The leader lets everyone in who has all that is committed and what its epoch began with.
+        """The leader lets every replica in that has all that is committed and what its epoch began with.
 
-        Its request is refused if it has not seen the newest metadata, as the partition epoch sees to in Kafka, or if a
-        member has restarted since it fetched (KIP-903): it may have lost what it had.
+        Its request is refused if it has not seen the newest metadata, as the partition epoch ensures in Kafka, or if a member
+        has restarted since it fetched (KIP-903): it may have lost what it had.
         """
         broker = self.leader()
         if broker is None or broker.metadata is None:
@@ -211,7 +211,7 @@ class Cluster:
             self._elect_any()
 
     def lose_disk(self, number: int) -> bool:
-        """Of a broker that is down. The last in-sync member's disk would take committed records with it."""
+        """For a broker that is down. Never the last in-sync member: its disk would take committed records with it."""
         broker = self.brokers[number]
         if broker.alive or number in self.metadata.isr:
             return False
@@ -219,7 +219,7 @@ class Cluster:
         return True
 
     def append(self, broker: Broker, batch: Batch, txn: Txn | None) -> None:
-        """A leader, or one that still takes itself for it, appends. Only the newest leader's appends are the truth."""
+        """A leader appends, or a broker that still takes itself for it. Only the newest leader's appends are the truth."""
         assert broker.metadata is not None
         broker.log.append(batch)
         by_leader = broker.metadata.leader_epoch == self.active_epoch
@@ -330,7 +330,7 @@ class Cluster:
         return True
 
     def collect(self) -> list[Send]:
-        """Messages that brokers want to send, but for those to themselves, which arrive at once."""
+        """Collects the messages that brokers want to send; those to themselves arrive at once."""
         out: list[Send] = []
         for broker in self.brokers:
             while broker.outbox:
@@ -361,7 +361,8 @@ class Cluster:
         return sender == send.to or not {sender, send.to} & self.isolated
 
     def gossip(self, *, losing_rises: bool = False) -> None:
-        """Delivers everything at once, as a calm network does; or all but the news that watermarks rose."""
+        """Delivers everything at once, as a calm network does; with `losing_rises`, everything except the news that watermarks
+        rose."""
         waiting = deque(self.collect())
         while waiting:
             send = waiting.popleft()

@@ -1,6 +1,6 @@
 """What `headstone demo` shows: the tour, then each story by both rules in a line, and a page of all of it beside the sample.
 
-The page is drawn by whoever is given; what happens is in `tour.py` and `stories.py`.
+The caller's function draws the page; `tour.py` and `stories.py` have what happens.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def show(directory: Path, engine: Engine, say: Say, page: Page) -> Shown:
 
 
 def _line(telling: Telling) -> str:
-    """Such as `stuck-read-committed   kafka        corrupt: broker 2 serves nothing instead of k=v2`."""
+    """For example `stuck-read-committed   kafka        corrupt: broker 2 serves nothing instead of k=v2`."""
     away = next(view for view in telling.scenes[-1].replicas if view.broker == AWAY)
     served, wanted = show_table(away.table), show_table(telling.expected)
     instead = "" if served == wanted else f" instead of {wanted}"

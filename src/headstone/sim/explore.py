@@ -1,8 +1,8 @@
-"""Every state that a few replicas can reach, breadth first: the real `Replica` and `Leader` on logs of a few cells.
+"""Searches every state that a few replicas can reach, breadth first: the real `Replica` and `Leader` on logs of a few cells.
 
 Owns the search and the world around them (`explored_broker.py`): the controller's decisions, faults within a budget, and a
-network that loses, doubles and reorders. Of a record it knows only how far it has been cleaned; what a cleaner does is
-for `cleaning.py` and the seeds.
+network that loses, duplicates and reorders. Of a record it knows only how far it has been cleaned; `cleaning.py` and the seeds
+test what a cleaner does.
 """
 
 from __future__ import annotations
@@ -30,49 +30,47 @@ from headstone.sim.explored_broker import (
     received,
 )
 
-# How millions of states are visited in minutes, with the classes that production runs.
+# How millions of states are visited in minutes, with the classes that run in production.
 #
-# A world is the brokers, the controller, the highest watermark that anybody ever knew, and the messages on their way.
-# `after` gives every world that one action leads to; the search keeps those that it has not seen, breadth first, so
-# that a violation comes with a shortest path. It ends by itself, because `Bounds` limits whatever could go on for
-# ever.
+# A world is the brokers, the controller, the highest watermark ever known, and the messages on their way. `after` yields every
+# world that one action leads to. The search keeps those that it has not seen, breadth first, so that a violation comes with a
+# shortest path. It terminates, because `Bounds` limits everything that could go on for ever.
 #
-# A world is made of few parts, and the same parts meet again and again in new combinations. So every part is a frozen
-# value with a number (`number`), a world is a short tuple of numbers, and what one broker does in one situation is
-# worked out once (`cache` around every `_find_...`): the real `Replica` and `Leader` are thawed, stepped and frozen
-# again once per part, not once per world.
+# A world consists of few parts, and the same parts recur in new combinations. So every part is a frozen value with a number
+# (`number`), a world is a short tuple of numbers, and what one broker does in one situation is worked out once (`cache` around
+# every `_find_...`): the real `Replica` and `Leader` are thawed, stepped and frozen again once per part, not once per world.
 #
-# What is left out, and why it may be:
+# What is left out, and why that is allowed:
 #
-# - Records. A cell of a log is its leader epoch and how far it was cleaned; the claim to refute is only "nothing
-#   below the watermark is dirty on any member".
-# - Most orders of messages. A message is lost, delivered at once, or waits; one that waits may arrive later, twice,
-#   or never. Of what is sent together at most one is not lost: a leader that wants more polls again, so no outcome is
-#   missed, only repeated.
-# - Replication by quorum. What the newest leader has is committed, which is the most that any in-sync set could
-#   commit, and nobody without it may be elected.
-# - Who remembers what of an old leadership. Those who do not lead are alike, because an election overwrites it.
+# - Records. A cell of a log is its leader epoch and how far it was cleaned; the claim to refute is only "nothing below the
+#   watermark is dirty on any member".
+# - Most orders of messages. A message is lost, delivered at once, or waits; one that waits may arrive later, twice, or never.
+#   Of messages sent together at most one is not lost: a leader that needs more polls again, so no outcome is missed, only
+#   repeated.
+# - Replication by quorum. What the newest leader has is committed, which is the most that any in-sync set could commit, and no
+#   replica without it may be elected.
+# - Memories of an earlier leadership. All replicas that do not lead are alike, because an election overwrites what they
+#   remember.
 #
-# The watermark in a world is the highest ever known, not the present one: a removal that was allowed once can have
-# happened.
+# The watermark in a world is the highest ever known, not the present one: a removal that was allowed once can have happened.
 
 Action = str | int | tuple["Action", ...]
-"""Words, and numbers of messages: spelled out on a path only."""
+"""Words, and numbers of messages; written out only for a path."""
 World = tuple[int, ...]
-"""Numbers of the brokers and the controller, the highest watermark that anybody ever knew, numbers of waiting messages."""
+"""Numbers of the brokers and the controller, the highest watermark that was ever known, numbers of waiting messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """What keeps the number of states finite. Logs are `written` long at first and grow to `offsets`."""
+    """Keeps the number of states finite. Logs are `written` long at first and grow to `offsets`."""
 
     brokers: int = 3
     members: int = 3
     offsets: int = 1
     written: int = 1
     transactional: bool = True
-    """A cell is data of a transaction until it is cleaned; MCCO and MXFO are the same number. Otherwise any later cell
-    may supersede it: it is clean below the offset that it was cleaned up to, and MXFO is the end of what is committed."""
+    """True: a cell is data of a transaction until it is cleaned, so MCCO and MXFO are the same number. False: any later cell
+    may supersede it, so it is clean below the offset that it was cleaned up to, and MXFO is the end of what is committed."""
     waiting: int = 1
     """Messages that are neither lost nor delivered at once."""
     elections: int = 1
@@ -81,13 +79,13 @@ class Bounds:
     changes: int = 0
     """Members removed or added."""
     late_metadata: bool = False
-    """A broker that restarts is polled before it has heard of any leader epoch; else it first learns the newest."""
+    """True: a broker that restarts may be polled before it has heard of any leader epoch. False: it first learns the newest."""
     states_max: int = 10_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explored:
-    """complete: nothing within the bounds was left out. path: what happens on a shortest way to the violation."""
+    """`complete`: nothing within the bounds was left out. `path`: a shortest sequence of actions to the violation."""
 
     states: int
     transitions: int
@@ -98,12 +96,12 @@ class Explored:
 
 
 Deed = tuple[Action, Outcome, Controller]
-"""What a broker does: what it is called, the broker and what it sends, the controller."""
+"""What a broker does: the action, the broker and what it sends, the controller."""
 Choice = tuple[Action, int, int, tuple[int, ...]]
 
 
 class Explorer:
-    """Numbers whatever it meets, so that a state is a few numbers, and works out each broker's case once."""
+    """Numbers everything it meets, so that a state is a few numbers, and works out each broker's case once."""
 
     def __init__(self, bounds: Bounds, parts: Parts) -> None:
         self.bounds = bounds
@@ -153,7 +151,7 @@ class Explorer:
     def _next(
         self, action: Action, world: World, b: int, broker: int, controller: int, sends: tuple[int, ...]
     ) -> Iterator[tuple[Action, World]]:
-        """Of what is sent together at most one message is not lost: whoever wants more polls again."""
+        """Of messages sent together at most one is not lost: a leader that needs more polls again."""
         n = self.bounds.brokers
         highest = max(world[n + 1], self.values[broker].reach)
         if controller == world[n]:
@@ -182,7 +180,7 @@ class Explorer:
         return self.number(self.host.write(broker, broker.log, self.values[control].committed)[0])
 
     def _find_choices(self, number: int, control: int, spare: bool) -> list[Choice]:
-        """What a broker does alone. spare: somebody else has all that is committed too."""
+        """What a broker does alone. `spare`: another one also has all that is committed."""
         broker: Broker = self.values[number]
         controller: Controller = self.values[control]
         host, me, log, committed = self.host, broker.number, broker.log, controller.committed
@@ -207,12 +205,13 @@ class Explorer:
         ]
 
     def _leading(self, broker: Broker, controller: Controller) -> Controller:
-        """What the newest leader has is committed, as if nobody else were in sync: who lacks it cannot lead next."""
+        """What the newest leader has is committed, as if it were the only one in sync: a broker that lacks it cannot lead
+        next."""
         newest = (broker.number, broker.leads) == controller.metadata[:2]
         return controller._replace(committed=epochs(broker.log)) if newest else controller
 
     def _restarts(self, broker: Broker, controller: Controller, spare: bool) -> Iterator[Deed]:
-        """Who led has to be elected again."""
+        """A leader that restarts has to be elected again."""
         host, me, log, metadata = self.host, broker.number, broker.log, controller.metadata
         if metadata.leader == me:
             metadata = metadata._replace(leader=NOBODY)
@@ -249,7 +248,8 @@ class Explorer:
         return fetches
 
     def _find_decisions(self, control: int, whole: tuple[bool, ...]) -> list[tuple[Action, int]]:
-        """The controller elects one that has all that is committed, and removes neither the leader nor the last such."""
+        """The controller elects a member that has all that is committed, and removes neither the leader nor the last such
+        member."""
         controller: Controller = self.values[control]
         metadata, elections, left = controller.metadata, controller.elections - 1, controller.changes - 1
         decisions: list[tuple[Action, Controller]] = []
@@ -304,7 +304,7 @@ def explore(bounds: Bounds, parts: Parts) -> Explored:
 
 
 def _path(explorer: Explorer, worlds: list[World], parents: array[int]) -> tuple[str, ...]:
-    """What leads to the last world, found again from its ancestors."""
+    """What leads to the last world, reconstructed from its ancestors."""
     number, steps = len(worlds) - 1, list[str]()
     while parents[number] >= 0:
         action = next(action for action, world in explorer.after(worlds[parents[number]]) if world == worlds[number])

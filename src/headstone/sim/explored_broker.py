@@ -1,7 +1,7 @@
 """One broker of an exploration as a frozen value, and the host that thaws it, steps its state machines and freezes it again.
 
-Owns logs of a few cells, metadata and the controller's own state. Knows nothing of the search, of messages on their way
-and of what may happen next (`explore.py`).
+Owns logs of a few cells, metadata and the controller's own state. Knows nothing of the search, of messages on their way and of
+what may happen next (`explore.py`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Event = following.Event | leading.Event
 
 
 class Metadata(NamedTuple):
-    """members: each with the change that made it one."""
+    """`members`: each with the change that made it one."""
 
     leader: int
     leader_epoch: int
@@ -36,7 +36,7 @@ class Metadata(NamedTuple):
 
 
 class Controller(NamedTuple):
-    """committed: the leader epochs of the cells that no leader may lack. The rest is what is left of the bounds."""
+    """`committed`: the leader epochs of the cells that no leader may lack. The other fields are what is left of the bounds."""
 
     metadata: Metadata
     committed: Log
@@ -45,7 +45,7 @@ class Controller(NamedTuple):
     changes: int
 
     def has(self, broker: Broker) -> bool:
-        """One that was removed and added again is no member until it knows, and has thrown its log away."""
+        """A broker that was removed and added again is no member until it knows, and has thrown its log away."""
         return broker.since == self.metadata.since(broker.number) != NOBODY
 
     def whole(self, broker: Broker) -> bool:
@@ -56,7 +56,8 @@ class Controller(NamedTuple):
 
 
 class Broker(NamedTuple):
-    """born: its newest incarnation. leads: the epoch it believes it leads. reach: its highest watermark. fell: one did."""
+    """`born`: its newest incarnation. `leads`: the epoch it believes it leads. `reach`: its highest watermark. `fell`: a group
+    watermark that it knew has fallen."""
 
     number: int
     since: int
@@ -80,7 +81,7 @@ def epochs(log: Log) -> Log:
 
 
 def agreed(left: Log, right: Log) -> int:
-    """Up to where two rows of leader epochs are the same."""
+    """Up to where two rows of leader epochs agree."""
     pairs = enumerate(zip(left, right, strict=False))
     return next((i for i, (a, b) in pairs if a != b), min(len(left), len(right)))
 
@@ -94,7 +95,7 @@ def received(message: Message) -> Event:
 
 
 def freeze_leader(leader: leading.Leader) -> Frozen:
-    """Those who do not lead are all alike: an election overwrites whatever they remember."""
+    """All brokers that do not lead are alike: an election overwrites what they remember."""
     if not leader.leading:
         return ()
     seats = tuple((m, tuple((f.name, getattr(s, f.name)) for f in fields(s))) for m, s in leader.seats.items())
@@ -110,19 +111,19 @@ def thaw_leader(leader: leading.Leader, frozen: Frozen) -> leading.Leader:
 
 
 class Host:
-    """What a broker owes its two state machines. Each method takes a broker as it is and gives it as it becomes."""
+    """What a broker owes its two state machines. Each method takes a broker as it is and returns it as it becomes."""
 
     def __init__(self, transactional: bool, parts: Parts) -> None:
         self.transactional = transactional
         self.parts = parts
 
     def new(self, number: int, log: Log, metadata: Metadata) -> Broker:
-        """Stopped and started once, so that nobody is a newcomer."""
+        """Stopped and started once, so that no broker is a newcomer."""
         started, _ = self.restart(Broker(number, metadata.since(number)), (), metadata, epochs(log), wiped=True)
         return self.restart(started, log, metadata, epochs(log), wiped=False)[0]
 
     def step(self, broker: Broker, *events: Event) -> Outcome:
-        """What it says to itself arrives at once; the rest is returned."""
+        """Messages to itself arrive at once; the others are returned."""
         replica = self.parts.replica(broker.number)
         vars(replica).update(broker.replica)
         leader = thaw_leader(self.parts.leader(broker.number), broker.leader)
@@ -172,7 +173,7 @@ class Host:
         return (after, ()) if metadata is None else self.learn(after, metadata, committed)
 
     def learn(self, broker: Broker, metadata: Metadata, committed: Log) -> Outcome:
-        """A log of an earlier membership is thrown away. Who starts hears of the leader epoch before anything else."""
+        """Throws away a log of an earlier membership. A broker that starts hears of the leader epoch before anything else."""
         before, since = broker.metadata, metadata.since(broker.number)
         if since != broker.since and not self.parts.keeps_old_membership:
             broker, _ = self.restart(broker, (), None, committed, wiped=True)

@@ -1,7 +1,8 @@
-"""The guard of a simulated cluster: the decision with a journal that survives, and all that may happen to who carries it out.
+"""The guard of a simulated cluster: the decision with a durable journal, and everything that may happen to the guard that
+carries it out.
 
-Owns when it looks, what becomes of its calls and readings, its death and its suspensions. What it can see, and how late that
-is, is `guard_world.py`'s; what must not happen is `guarded.py`'s.
+Owns when it looks, what becomes of its calls and readings, its death and its suspensions. `guard_world.py` decides what it can
+see, and how late; `guarded.py` checks what must not happen.
 """
 
 from __future__ import annotations
@@ -47,15 +48,16 @@ from headstone.sim.checkers import check_log
 from headstone.sim.guard_world import MARGINS, RETENTION_MS, World
 
 ROBOT_POLLS = 3.5
-"""A robot comes round after so many polling intervals of the guard."""
+"""A robot comes round after this many polling intervals of the guard."""
 DEAD_MS = (500, 3_000, 6_000, 12_000)
-"""For how long a guard is dead: less than the slack, about so long, longer, and longer than a lie about clocks counts."""
+"""How long a guard is dead: less than the slack, about as long, longer, and longer than a false clock report counts."""
 FIRST_SEEN_MS = (0, 0, MARGINS.poll_ms, MARGINS.metadata_age_ms, MARGINS.metadata_age_ms + MARGINS.effect_ms)
-"""How long after the topic was made the guard sees it first: perhaps while a broker is away."""
+"""How long after the topic was created the guard first sees it: perhaps while a broker is away."""
 REREAD_POLLS = 10
-"""After so many polling intervals who could not be judged is read again."""
+"""A replica that could not be judged is read again after this many polling intervals."""
 READ_BATCHES = ((0,), (0,), (0, 1), (2, 50))
-"""Of what a replica lacks, at one look: a guard that may not read, one that falls behind, one that keeps up."""
+"""How much of what a replica lacks is read at one look: by a guard that may not read, one that falls behind, one that keeps
+up."""
 
 
 ALONE = PartitionSeen(partition=1, leader=None, isr=(), replicas=(ReplicaSeen(broker=99, log_end=None),))
@@ -63,7 +65,7 @@ ALONE = PartitionSeen(partition=1, leader=None, isr=(), replicas=(ReplicaSeen(br
 
 
 def _deletions(broker: Broker, span: OffsetSpan) -> list[int]:
-    """Of tombstones and markers there (`agent/replica_deletions.py`)."""
+    """Tombstones and markers there (`agent/replica_deletions.py`)."""
     batches = [batch for batch in broker.log.batches(span.start) if batch.base < span.end]
     markers = [batch.last for batch in batches if batch.kind not in (DATA, EMPTIED)]
     tombstones = [
@@ -73,7 +75,7 @@ def _deletions(broker: Broker, span: OffsetSpan) -> list[int]:
 
 
 def _read_from(read: DeletionsRead | None, start: int) -> DeletionsRead:
-    """Reading goes on; or begins at `start`, if that is earlier, or beyond all that was read."""
+    """Continues, or starts again at `start` if that is before or beyond what was read."""
     if read is None:
         return DeletionsRead(start=start, end=start)
     return read if read.start <= start <= read.end else replace(read, start=start, end=start)
@@ -94,37 +96,37 @@ class Guard:
         self.looked_ms = self._made_ms = self.cluster.now_ms
         self.missed_a_leader = self.missed_a_change = False
         self.exposed: set[int] = set()
-        """Who was away when somebody undid the hold: until a look could show it, or the replica that is back by then was
-        read, that is not the guard's to answer for."""
+        """Replicas that were away when somebody undid the hold. The guard is not responsible for them until a look could show
+        it, or until a replica that is back by then was read."""
         self.came_with_less: set[int] = set()
-        """Who came back with less than it had: what was known of it before was not so."""
+        """Replicas that came back with less than they had: what was known of them before was not true."""
         self.robot_ms = self.cluster.now_ms if robot else None
         self.agents, self.reads = agents, reads
         self.liars = False
-        """Agents say of every replica that it has what its leader has."""
+        """Agents falsely report that every replica has what its leader has."""
         self.suspends = 0.0
-        """How often it is suspended between its look and what it decides, between that and what it does, or when that is noted
-        and not called yet."""
+        """How often it is suspended: between its look and its decision, between decision and action, or between noting an
+        action and calling."""
         self.suspensions = 0
         self.sees_alone = False
-        """Each look shows that one too: what the hold of the other partition is for ends all the same."""
+        """Each look also shows the partition ALONE; the hold for the other partition must end all the same."""
         self.sleeps: str | None = None
-        """`deciding`, `acting` or `calling`: there it stops when it is about to let go, until somebody wakes it."""
+        """`deciding`, `acting` or `calling`: it stops there when it is about to release, until something wakes it."""
         self.woken_ms = 0
-        """When it last woke from that: whoever was away by then it did not watch all along."""
+        """When it last woke from that: it did not watch replicas that were away by then all along."""
         self.let_go: str | None = None
-        """Whom it exposed by its own release, and to what."""
+        """The replicas that it exposed by its own release, and to what."""
         self.accused: int | None = None
-        """A replica that was called wrong, though nobody could judge it."""
+        """A replica that was called wrong although nothing could show it."""
         self.doubted: int | None = None
-        """An only replica that was said to miss something: nobody else can have left it behind."""
+        """A sole replica that was said to miss something, although it cannot fall behind another one."""
         self._asleep: Callable[[], None] | None = None
         self._joined: set[tuple[int, int]] = set()
         self._read: dict[int, tuple[Verdict, int]] = {}
         self._missed: DeletionsRead | None = None
         self._look_ms = self.cluster.now_ms + begins_ms
         self._unseen_ms = self.cluster.now_ms if begins_ms else None
-        """When a look was asked before the topic was made, if it is first seen later than that."""
+        """When a look was made before the topic was created, if the guard first sees the topic later than that."""
         self.late_at_first_sight = False
         self._accepted_ms: int | None = None
         self._default_accepted_ms: int | None = None
@@ -132,7 +134,7 @@ class Guard:
 
     @property
     def unknown(self) -> bool:
-        """What its last look said is too old: whoever asks for the status is told so."""
+        """Its last look is too old: `guard status` would say so."""
         return self.cluster.now_ms - self.looked_ms > 2 * self.world.bounds.poll_ms
 
     @property
@@ -140,7 +142,7 @@ class Guard:
         return self._asleep is not None
 
     def wake(self) -> None:
-        """It goes on where it was, and looks again."""
+        """It continues where it was, and looks again."""
         if self._asleep is not None:
             go_on, self._asleep = self._asleep, None
             self.woken_ms = self.cluster.now_ms
@@ -172,7 +174,7 @@ class Guard:
         if self.rng.random() < trouble.dies:
             self._look_ms = now_ms + self.rng.choice(DEAD_MS)
             if self.liars and any(self.cluster.reachable(broker) for broker in self.cluster.brokers):
-                # At its last look they tell of clocks that differ by all of the retention: it must still read when it is back.
+                # At its last look agents report clocks that differ by the whole retention: it must still read when it is back.
                 lie = replace(self.look(), skew_ms=RETENTION_MS)
                 self.world.later(self.world.decide_ms, lambda: self._decide(lie))
             self._missed = None
@@ -181,7 +183,7 @@ class Guard:
             poll_ms if trouble.late == 1.0 else self.rng.choice((poll_ms // 2, poll_ms - self.world.decide_ms))
         )
         if not any(self.cluster.reachable(broker) for broker in self.cluster.brokers):
-            return  # nobody answers: there is no look
+            return  # no broker answers: there is no look
         seen = self.look()
         if self.suspends and self.rng.random() < self.suspends:
             self._suspend(seen)
@@ -189,7 +191,7 @@ class Guard:
             self.world.later(self.world.decide_ms, lambda: self._decide(seen))
 
     def _suspend(self, seen: TopicSeen) -> None:
-        """For a while in which it neither looks nor does anything; then it goes on as if nothing had been."""
+        """Suspended for a while, it neither looks nor acts; then it continues as if nothing had happened."""
         self.suspensions += 1
         now_ms = self.cluster.now_ms
         until_ms = now_ms + self.rng.choice(DEAD_MS)
@@ -227,9 +229,10 @@ class Guard:
         return () if metadata.leader is None and self.world.empties_isr else metadata.isr
 
     def _read_missed(self, metadata: Metadata) -> DeletionsRead | None:
-        """A few batches more, or many, of what replicas lack, from whom metadata names if it leads (`guard/looks/missed.py`).
+        """Reads a few more batches, or many, of what replicas lack, from the leader according to metadata if it really leads
+        (`guard/looks/missed.py`).
 
-        A leader whose log begins beyond that place gives nothing (OFFSET_OUT_OF_RANGE): what a purge took stays unread."""
+        A leader whose log begins above that place gives nothing (OFFSET_OUT_OF_RANGE): what a purge removed stays unread."""
         ends = [end for (_, broker), end in known_below(self.memory).items() if broker not in metadata.isr]
         read = self._missed = _read_from(self._missed, min(ends)) if ends else None
         leader = self.cluster.leader()
@@ -257,7 +260,8 @@ class Guard:
         )
 
     def _decide(self, seen: TopicSeen, *, acts_ms: int | None = None, calls_ms: int | None = None) -> None:
-        """acts_ms: when it does what it decides, if it is suspended in between. calls_ms: if it has noted it by then."""
+        """`acts_ms`: when it acts, if it is suspended after deciding. `calls_ms`: likewise, if it has noted the action by
+        then."""
         decision = decide(self.memory, seen, self.cluster.now_ms, self.margins, self.allowed)
         lets_go = any(isinstance(action, Release | ReleaseDefault) for action in decision.actions)
         if lets_go and self.sleeps == "deciding":
@@ -269,8 +273,8 @@ class Guard:
         self.came_with_less &= set(now)
         self.came_with_less |= {b for b, ms in now.items() if b in complete and (ms or 0) < (complete[b] or 0)}
         if not complete:
-            # Where nobody could look before, as while all brokers were down or the guard was dead from the start, what was by
-            # then is not the guard's.
+            # If the guard could not look before, because all brokers were down or it was dead from the start, it is not
+            # responsible for what happened until then.
             at_once = seen.asked_ms - self._made_ms <= FIRST_SEEN_MS[-1] + 2 * self.world.bounds.poll_ms
             self.late_at_first_sight |= at_once and any(away.too_late for away in decision.memory.away)
             self.missed_a_leader |= not at_once
@@ -279,7 +283,7 @@ class Guard:
         self._note_doubted(seen, away)
         unread = {absence.broker for absence in self.memory.away if absence.returned_ms is not None}
         self.exposed = (self.exposed | away) if self.world.undone_unseen else (self.exposed & unread)
-        # Whoever led before the first look was complete since the topic was made, or is too late by that look.
+        # A leader from before the first look was complete since the topic was created, or is too late by that look.
         self.missed_a_leader |= bool(complete) and self.unknown and self.cluster.metadata.leader != self._leader
         self.missed_a_change |= self.world.changes > 1
         self.looked_ms, self._leader, self.world.changes = seen.asked_ms, self.cluster.metadata.leader, 0
@@ -291,7 +295,8 @@ class Guard:
             self._act(seen, decision, calls_ms)
 
     def _act(self, seen: TopicSeen, decision: Decision, calls_ms: int | None = None, done: int = 0) -> None:
-        """Each action is noted, which may take long, and then called: the first one at calls_ms, if it sleeps in between."""
+        """Each action is noted, which may take long, and then called: the first one at `calls_ms`, if the guard sleeps in
+        between."""
         for number, action in enumerate(decision.actions[done:], done):
             if self._is_void(action, seen, decision):
                 continue
@@ -324,7 +329,7 @@ class Guard:
             self._perform(action)
 
     def _note_accused(self, alarm: Alarm, seen: TopicSeen) -> None:
-        """By what was read when it looked: who is suspended then says it late."""
+        """By what was read when it looked: a guard that is suspended afterwards reports it late."""
         verdicts = {replica.broker: replica.verdict for replica in seen.partitions[0].replicas}
         if alarm.kind is AlarmKind.WRONG and alarm.broker is not None and verdicts[alarm.broker] is Verdict.UNJUDGED:
             self.accused = alarm.broker
@@ -335,7 +340,7 @@ class Guard:
             self.doubted = partition.replicas[0].broker
 
     def _note_let_go(self) -> None:
-        """Of those that were in sync, went off in good order, and were not called too late, nor to be read."""
+        """Only replicas that were in sync, stopped cleanly, and were neither called too late nor marked to be read."""
         metadata = self.cluster.metadata
         brokers = {
             away.broker for away in self.memory.away if away.too_late or away.unread or away.order

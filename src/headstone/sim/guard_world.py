@@ -1,7 +1,7 @@
-"""The guard's world in the simulator: slow, old and partly wrong.
+"""The guard's world in the simulator: slow, outdated and partly wrong.
 
 Owns what brokers answer and how old that is, how long calls and news take, and who else changes the topic's configs: a robot, a
-person. Everything stays within `MARGINS` but for what fails outright. The guard itself is `guard_actor.py`'s.
+person. Everything stays within `MARGINS`, except what fails outright. The guard itself is in `guard_actor.py`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from headstone.sim.cluster import Cluster
 
 RETENTION_MS = 4_000
 MARGINS = Margins(metadata_age_ms=600, skew_ms=500, effect_ms=520, poll_ms=100, pass_start_ms=400)
-"""Exactly what the simulator does to the guard, so that each of them is needed."""
+"""Exactly what the simulator does to the guard, so that each margin is needed."""
 NO_OVERRIDES: Configs = tuple((name, None) for name, _ in HOLD)
 NO_DEFAULTS: Configs = tuple((name, None) for name, _ in DEFAULT_HOLD)
 PERSONS_RATIO = "0.3"
@@ -63,8 +63,8 @@ class Settings:
 class World:
     """The configs, who changes them, and what the guard can see of it all. Nothing takes longer than `bounds` says.
 
-    A call reaches the controller, and its news every broker, within call_ms each; with the look that confirms it and
-    decide_ms, from a look's first question to the decision, that is bounds.effect_ms.
+    A call reaches the controller, and its news every broker, within call_ms each; with the look that confirms it and decide_ms,
+    from a look's first question to the decision, that is bounds.effect_ms.
     """
 
     def __init__(self, cluster: Cluster, bounds: Margins, trouble: Trouble, rng: random.Random) -> None:
@@ -75,12 +75,12 @@ class World:
         self.passes: dict[int, int] = {}
         """Brokers whose cleaner has chosen the log, and when its pass begins."""
         self.changes = 0
-        """Of the configs by others than the guard since it last looked."""
+        """Changes of the configs, not by the guard, since it last looked."""
         self.undone_ms: int | None = None
         """When somebody else last undid a hold."""
         self.robot_knows = NO_OVERRIDES
         self.empties_isr = False
-        """A partition without a leader shows nobody in sync, as with eligible leader replicas (Kafka 4.1)."""
+        """A partition without a leader shows an empty ISR, as with eligible leader replicas (Kafka 4.1)."""
         self._history: list[tuple[int, Metadata, Settings]] = []
         self._pending: list[tuple[int, int, Callable[[], None]]] = []
         self._sent = 0
@@ -98,20 +98,20 @@ class World:
         return min((due_ms for due_ms, _, _ in self._pending), default=None)
 
     def arrivals(self) -> None:
-        """What was on its way and is due, in the order of arrival."""
+        """Delivers what is due, in the order of arrival."""
         while self._pending and (soonest := min(self._pending, key=lambda item: item[:2]))[0] <= self.cluster.now_ms:
             self._pending.remove(soonest)
             soonest[2]()
 
     def changing(self) -> None:
-        """What is known now was true until now."""
+        """Keeps the present state as a former one: it was true until now."""
         now_ms = self.cluster.now_ms
         oldest_ms = now_ms - self.bounds.metadata_age_ms
         self._history = [known for known in self._history if known[0] >= oldest_ms]
         self._history.append((now_ms, self.cluster.metadata, self.settings))
 
     def known(self) -> tuple[Metadata, Settings]:
-        """What a broker answers: the newest, or what was true up to metadata_age_ms ago."""
+        """What a broker answers: the newest state, or one that was true up to metadata_age_ms ago."""
         oldest_ms = self.cluster.now_ms - self.bounds.metadata_age_ms
         old = [known[1:] for known in self._history if known[0] >= oldest_ms]
         if old and self.rng.random() < self.trouble.late:
@@ -134,12 +134,13 @@ class World:
         self.configure(default_overrides=_changed(self.settings.default_overrides, configs))
 
     def robot(self) -> None:
-        """Puts back what it knows of, however often."""
+        """Restores the values that it knows, every time."""
         if self.settings.overrides != self.robot_knows:
             self._edit(self.robot_knows)
 
     def person(self, rng: random.Random) -> None:
-        """On the topic; or where the robot has it from, which keeps it then. A hold that is kept so nobody could release."""
+        """Changes the topic, or the robot's source, which the robot then keeps. Never keeps a hold that way: nobody could
+        release it."""
         configs = rng.choice((((RATIO, PERSONS_RATIO),), NO_OVERRIDES, HOLD))
         if configs != HOLD and rng.random() < 0.5:
             self.robot_knows = _changed(NO_OVERRIDES, configs)
@@ -154,18 +155,19 @@ class World:
 
     @property
     def undone_unseen(self) -> bool:
-        """Somebody undid the hold, and a look may be too old to show it; or may be no newer than one that was."""
+        """Somebody undid the hold, and a look may be too old to show it, or no newer than one that was."""
         noticed_ms = 2 * self.bounds.metadata_age_ms + 2 * self.bounds.poll_ms
         return self.undone_ms is not None and self.cluster.now_ms <= self.undone_ms + noticed_ms
 
     def change_retention(self, rng: random.Random) -> None:
-        """Never below the sum of the margins: that is only told of."""
+        """Never below the sum of the margins: such a retention is only reported."""
         self.changes += 1
         self.configure(delete_retention_ms=rng.choice((RETENTION_MS * 2 // 3, RETENTION_MS, 2 * RETENTION_MS)))
 
     def owed(self, number: int) -> str | None:
-        """A deletion that a replica has been without for longer than any look and call may take: who lets go is told, or should
-        have looked again. Nothing is owed below where every log that may lead begins: whoever copies from it begins there."""
+        """A deletion that a replica has been without for longer than any look and call may take: a guard that releases then
+        knew of it, or should have looked again. Nothing is owed below the point where every log that may lead begins, because
+        copies begin there."""
         truth, brokers = self.cluster.truth, self.cluster.brokers
         starts = [brokers[other].log.log_start for other in self.cluster.metadata.isr if other != number]
         end = max(brokers[number].log.log_end, min(starts, default=0))

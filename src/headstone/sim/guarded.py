@@ -1,7 +1,7 @@
 """Random stories of brokers that follow Kafka's rule, with the guard outside in place of coordination.
 
-Owns the promise, told exactly: what is found counts unless the guard had said that it may happen (docs/rfcs/0003-guard.md). The
-outages that try it are `guarded_outages.py`'s, the guard is `guard_actor.py`'s.
+Owns the exact statement of the promise: a finding counts unless the guard had said that it may happen
+(docs/rfcs/0003-guard.md). `guarded_outages.py` has the outages that test it, `guard_actor.py` the guard.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LET_GO = "let-go"
 CALM_LOOKS = 400
 AWAIT_LOOKS = 40
 ALONE_SHARE = 0.1
-"""Of the topics have another partition, which nobody leads any more."""
+"""Share of topics that have another partition, which nobody leads any more."""
 
 
 class Guarded(GuardedOutages):
@@ -34,7 +34,7 @@ class Guarded(GuardedOutages):
         self, scenario: Scenario, margins: Margins, seed: int, *, guarding: bool = True, bounds: Margins = MARGINS,
         first_seen_ms: int | None = None,
     ) -> None:  # fmt: skip
-        """first_seen_ms: of FIRST_SEEN_MS; None: drawn."""
+        """`first_seen_ms`: one of FIRST_SEEN_MS; None: drawn."""
         super().__init__(scenario)
         rng = random.Random(seed)
         trouble = rng.choice((ROUGH, CALM, WORST))
@@ -56,7 +56,7 @@ class Guarded(GuardedOutages):
         self.guard.suspends = besides.choice((0.0, 0.0, 0.0, 0.02)) if guarding else 0.0
         self.guard.sees_alone = besides.random() < ALONE_SHARE
         self.never_late = trouble is not ROUGH and not self.meddled and not self.guard.suspends
-        """Slow and old, but within the margins, and nobody meddles: here the guard must not come too late."""
+        """Slow and outdated, but within the margins, and nobody interferes: here the guard must not come too late."""
         self.excused_for_good = False
         if guarding:
             self.cluster.watcher = self.guard
@@ -69,7 +69,7 @@ class Guarded(GuardedOutages):
         return done
 
     def isolate(self, rng: random.Random) -> bool:
-        """The promise does not cover a broker that is cut off and cleans on: none does here."""
+        """A broker that is cut off does not clean here: the promise does not cover one that keeps cleaning."""
         done = super().isolate(rng)
         for number in self.cluster.isolated:
             self.cluster.brokers[number].held = True
@@ -82,7 +82,8 @@ class Guarded(GuardedOutages):
             self.cluster.wait(rng.choice((0, RETENTION_MS // 2, RETENTION_MS)))
 
     def suspects(self) -> set[int]:
-        """Called too late, or to be read; exposed by others; or the countdown that the guard last showed is over."""
+        """Replicas called too late, or to be read; exposed by others; or those whose countdown, as the guard last showed it, is
+        over."""
         late = {away.broker for away in self.guard.memory.away if away.too_late or away.unread or away.order}
         late |= self.guard.exposed
         for status in self.guard.statuses:
@@ -92,12 +93,12 @@ class Guarded(GuardedOutages):
         return late
 
     def _note_led(self) -> None:
-        """Whoever copied from a replica that was not to lead may be wrong too; a person was told."""
+        """A replica that copied from one that must not lead may be wrong too; a person was told."""
         led = self.cluster.metadata.leader in self.suspects()
         self.excused_for_good |= led or self.guard.missed_a_leader or self.guard.missed_a_change
 
     def suspended_release(self, rng: random.Random) -> bool:
-        """The guard is suspended when it is about to let go, and goes on when somebody else has been away for long."""
+        """Suspends the guard when it is about to release, and wakes it when another replica has been away for long."""
         cluster, guard = self.cluster, self.guard
         if self.guarding:
             guard.sleeps = rng.choice(("deciding", "acting"))
@@ -134,14 +135,15 @@ class Guarded(GuardedOutages):
                 raise Corrupt(findings[0])
 
     def _check_let_go(self) -> None:
-        """Nor does it undo a hold itself, however late it does what it had decided, while that keeps what somebody lacks."""
+        """The guard must not undo a hold itself while it keeps what a replica lacks, however late it carries out its
+        decision."""
         let_go = self.guard.let_go
         if let_go is not None and not self.excused_for_good and not self.meddled:
             raise Corrupt(Finding(kind=LET_GO, where="guard", text=let_go))
 
     def _check_told(self) -> None:
-        """What is told must be so, where the world stays within the margins; of the default everywhere, for nobody else changes
-        it."""
+        """Reports must be true if the world stays within the margins; those about the cluster default always, because nobody
+        else changes it."""
         memory = self.guard.memory
         late = [away for away in memory.away if away.too_late and self._watched_all_along(away)]
         if self.never_late and late and not self.excused_for_good:
@@ -158,15 +160,15 @@ class Guarded(GuardedOutages):
             raise Corrupt(Finding(kind=FALSE_ALARM, where="guard", text=f"nobody changed the default: {memory.hold}"))
 
     def _watched_all_along(self, away: Away) -> bool:
-        """Not a new copy, nor one that came back with less than it had: of those nobody could know in time. Nor one that was
-        away while the guard was suspended for long, or while no broker ran."""
+        """False for a new copy, or one that came back with less than it had: nobody could know of those in time. Also false for
+        one that was away while the guard was suspended for long, or while no broker ran."""
         before_ms = MARGINS.metadata_age_ms + 2 * MARGINS.poll_ms
         watched = away.complete_ms is not None and away.complete_ms >= away.since_ms - before_ms
         watched = watched and away.since_ms > max(self.guard.woken_ms, self.dark_until_ms)
         return watched and away.broker not in self.guard.came_with_less
 
     def heal(self) -> None:
-        """Everything comes back and the guard's world behaves: what it held, it lets go."""
+        """Everything comes back and the guard's world behaves: the guard must release what it held."""
         cluster, guard = self.cluster, self.guard
         self.world.trouble, guard.suspends = CALM, 0.0
         self.switch_policy(random.Random(0), compacted=True)
@@ -192,12 +194,12 @@ class Guarded(GuardedOutages):
             raise Corrupt(Finding(kind=NOT_CONVERGED, where="guard", text=text))
 
     def _at_peace(self) -> bool:
-        """With the cluster default as it was, which nobody else changes."""
+        """With the cluster default as it was: nobody else changes it."""
         memory, left = self.guard.memory, self.world.settings.default_overrides != NO_DEFAULTS
         return memory.hold is None and not memory.away and not left and (self.meddled or not self.cluster.hold)
 
     def _left_to_a_person(self) -> bool:
-        """Somebody undid the hold: a wrong replica cannot be re-replicated without one; but one can be taken out."""
+        """Somebody undid the hold: without one, a wrong replica can be taken out but not re-replicated."""
         memory = self.guard.memory
         undone = memory.hold is not None and memory.hold.undone_ms is not None
         out = any(away.expelled_ms is not None for away in memory.away)

@@ -1,8 +1,8 @@
-"""Outages on the edge of the retention, for stories with a guard: what a replica misses is due as soon as nobody holds it.
+"""Outages at the edge of the retention, for stories with a guard: what a replica misses is due as soon as no hold keeps it.
 
-Owns what is missed (a deletion, a marker, all that was written while a replica or the whole partition was away), how the others
-clean meanwhile, and what a person does to the topic's policy on the way. The guard, and what it must not let happen, are
-`guarded.py`'s.
+Owns what is missed (a deletion, a marker, everything written while a replica or the whole partition was away), how the other
+replicas clean meanwhile, and what a person does to the topic's policy on the way. `guarded.py` has the guard, and what it must
+not let happen.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from headstone.sim.scenario import Scenario
 EDGE_BEFORE_MS = 1_400
 EDGE_STEPS = 32
 EDGE_STEPS_MS = (20, 60, 90)
-"""From the first moment that anything could be due, by whichever clock, until it is due by all of them."""
+"""From the first moment that anything could be due by any clock until it is due by all of them."""
 EDIT_CHANCE = 0.05
-"""At each of these steps, where somebody meddles: a hold is undone while it matters."""
+"""At each of these steps, if somebody interferes: a hold is undone while it matters."""
 DARK_MS = (3 * MARGINS.poll_ms, RETENTION_MS // 2, RETENTION_MS - EDGE_BEFORE_MS, 2 * RETENTION_MS)
 """For how long all replicas of a partition are down."""
 CHANGE_EVERY_MS = 1_500
-"""Nobody changes configs and puts them back between two looks: the promise does not cover that."""
+"""Nobody changes configs and restores them between two looks: the promise does not cover that."""
 
 
 class GuardedOutages(Ordeals):
     """Ordeals in the guard's world. `purges`: a person switches the topic to `delete` for a while, and back."""
 
     dark_until_ms = -1
-    """All brokers were down until then: nobody could look, or hold anything."""
+    """Until then all brokers were down: no guard could look, or hold anything."""
 
     world: World
     meddled: bool
@@ -45,7 +45,7 @@ class GuardedOutages(Ordeals):
         self._changed_ms = self.cluster.now_ms
 
     def somebody_edits(self, rng: random.Random) -> bool:
-        """A person changes what is held, or holds; or changes delete.retention.ms."""
+        """A person changes what is held, sets a hold, or changes delete.retention.ms."""
         if not self.meddled or self.cluster.now_ms < self._changed_ms + CHANGE_EVERY_MS:
             return False
         self._changed_ms = self.cluster.now_ms
@@ -56,10 +56,10 @@ class GuardedOutages(Ordeals):
         return True
 
     def edge_outage(self, rng: random.Random, back: Callable[[], None] = lambda: None) -> bool:
-        """A replica misses what is stamped at once, and the others clean all the time until past its due.
+        """A replica misses something that is stamped at once, and the others clean all the time until past its due time.
 
-        Another follower may copy it stamped, so that its clock decides when it goes, and lead then: at its worst the
-        fastest clock of all, after the slowest has stamped it. `back` is called before the replica is back.
+        Another follower may copy it with its stamp, so that its clock decides when it goes, and then lead: at worst the fastest
+        clock of all, after the slowest has stamped it. `back` is called before the replica is back.
         """
         cluster, crossed = self.cluster, rng.random() < 0.6
         if crossed and cluster.elect(min(cluster.metadata.isr, key=lambda number: cluster.brokers[number].skew_ms)):
@@ -91,7 +91,7 @@ class GuardedOutages(Ordeals):
         return True
 
     def _write_plain(self, leader: Broker, rng: random.Random) -> None:
-        """Nothing that a replica which is away must not miss, for up to half of the retention, or for longer than that."""
+        """Writes only plain values, which an absent replica may miss, for up to half of the retention, or for longer."""
         for _ in range(rng.choice((0, 0, 0, 2, 20))):
             self.cluster.produce(leader, [(b"filler", b"beat")])
             self._follow()
@@ -121,7 +121,7 @@ class GuardedOutages(Ordeals):
     def _wear_on(
         self, besides: Broker | None, rng: random.Random, *, after_ms: int = RETENTION_MS - EDGE_BEFORE_MS
     ) -> None:
-        """Until all that is stamped by now is due; on the way somebody may purge the topic."""
+        """Lets time pass until everything stamped by now is due; on the way somebody may purge the topic."""
         cluster = self.cluster
         off, on = self._purge_steps(rng)
         if off < 0:
@@ -143,14 +143,14 @@ class GuardedOutages(Ordeals):
             self.world.begin_passes()
 
     def _purge_steps(self, rng: random.Random) -> tuple[int, int]:
-        """When the topic is switched to `delete`, -1: at once; and when back. Beyond the last step: never."""
+        """The steps at which the topic is switched to `delete` (-1: at once) and back. Beyond the last step: never."""
         if not self.purges or rng.random() < 0.3:
             return EDGE_STEPS, EDGE_STEPS
         off = rng.choice((-1, rng.randrange(EDGE_STEPS // 2)))
         return off, max(off, 0) + rng.randrange(1, EDGE_STEPS // 2)
 
     def switch_policy(self, rng: random.Random, *, compacted: bool) -> None:
-        """Retention by time, or by a purge, moves the log start while it is `delete`."""
+        """While it is `delete`, retention by time, or a purge, moves the log start."""
         if self.world.settings.compacted == compacted:
             return
         self.world.configure(compacted=compacted)
@@ -159,8 +159,8 @@ class GuardedOutages(Ordeals):
             self.trim(rng)
 
     def missed_marker(self, rng: random.Random) -> bool:
-        """A replica misses a marker that the others clean away, and the producer's next one says the opposite: what was aborted
-        is committed there, what was committed is hidden."""
+        """A replica misses a marker that the others clean away, and the producer's next marker says the opposite: on that
+        replica aborted data is committed, or committed data hidden."""
         cluster = self.cluster
         leader, producer = cluster.leader(), rng.choice(cluster.producers)
         followers = [b for b in cluster.brokers if b.number in cluster.metadata.isr and b is not leader and b.alive]
@@ -193,7 +193,7 @@ class GuardedOutages(Ordeals):
             self.cluster.commit(leader)
 
     def blackout(self, rng: random.Random) -> bool:
-        """All replicas go down, one of them last, which alone has all that was committed; and come back in any order."""
+        """All replicas go down, and come back in any order. The last one to go down alone has all that was committed."""
         cluster, leader = self.cluster, self.cluster.leader()
         if leader is None or cluster.isolated:
             return False
@@ -230,7 +230,7 @@ class GuardedOutages(Ordeals):
         self.pump(rng)
 
     def _follow(self) -> None:
-        """Records, and then that they are committed; and all segments roll."""
+        """Everyone copies records, then learns that they are committed; and all segments roll."""
         cluster = self.cluster
         members = [cluster.brokers[number] for number in cluster.metadata.members]
         for _ in range(2):
@@ -242,7 +242,7 @@ class GuardedOutages(Ordeals):
         cluster.expand_isr()
 
     def _choose_or_clean(self, broker: Broker, rng: random.Random) -> None:
-        """A pass begins at once, or a while after its cleaner chose the log: a hold that comes in between is not seen.
+        """A pass begins at once, or a while after its cleaner chose the log: it does not see a hold that comes in between.
 
         Most passes that would remove nothing are left out, because they cost as much as those that do.
         """

@@ -1,6 +1,6 @@
 """Seeds of the guarded simulation: what each draws, one run, many runs with and without the guard, and its mutants.
 
-A seed is one story; with and without a guard the same things happen. A mutant is the guard without one of its margins.
+A seed is one story; the same things happen with and without a guard. A mutant is the guard without one of its margins.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SKEW_MS_MAX = MARGINS.skew_ms // 2
 OUTAGES = ("edge_outage", "missed_marker", "blackout", "suspended_release")
 OUTAGE_WEIGHTS = (60, 15, 15, 10)
 SOLE_SHARE = 0.05
-"""Of the seeds have one replica only."""
+"""Share of seeds that have only one replica."""
 LONG = LONG_ACTIONS | set(OUTAGES)
 
 AT_THE_LAST_MOMENT = replace(MARGINS, slack_share=1.0)
@@ -53,7 +53,7 @@ def draw_guarded(seed: int, steps: int) -> tuple[Scenario, list[Step]]:
 
 
 def _skews(brokers: int, rng: random.Random) -> tuple[int, ...]:
-    """None; anything; or as far apart as the margin allows, and sometimes by what was seen as well."""
+    """None; any difference; or as much as the margin allows, sometimes plus what was seen."""
     wide = rng.choice((1, 1, 1, 2))
     extremes = [-SKEW_MS_MAX * wide, SKEW_MS_MAX * wide]
     drawn = [rng.randrange(extremes[0], extremes[1] + 1) for _ in range(brokers)]

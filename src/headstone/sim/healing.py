@@ -1,6 +1,6 @@
-"""After the faults: everything comes back, everyone catches up and cleans, and what was owed must be done.
+"""After the faults: everything comes back, every replica catches up and cleans, and everything owed must be done.
 
-Liveness. Safety is checked again at the end, when every replica must tell exactly the truth.
+Checks liveness. Safety is checked again at the end, when every replica must serve exactly the truth.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ WRITING_ROUNDS = 4
 BOUNDED_PASSES = 40
 """A cleaner whose map holds two keys needs many passes for one log."""
 LOSSY_ROUNDS = 6
-"""In these the network still loses what is sent without asking for an answer."""
+"""In these rounds the network still loses messages that need no answer."""
 
 
 def heal(driver: Driver) -> None:
@@ -53,7 +53,7 @@ def _members(driver: Driver) -> list[Broker]:
 
 
 def _calm(driver: Driver) -> None:
-    """Metadata, records and messages reach everyone; what was slow arrives."""
+    """Metadata, records and messages reach everyone; slow ones arrive."""
     cluster = driver.cluster
     for broker in cluster.brokers:
         broker.pending = None
@@ -70,7 +70,7 @@ def _calm(driver: Driver) -> None:
 def _round(driver: Driver, *, quiet: bool, lossy: bool) -> None:
     """A day in a healthy cluster: replication, cleaning, a poll, readers that keep up, and at first a little new data.
 
-    Then nobody writes any more: what is owed must be done without new data to set it off.
+    With `quiet` nobody writes any more: what is owed must be done without new data to trigger it.
     """
     cluster = driver.cluster
     leader = cluster.leader()
@@ -114,7 +114,7 @@ def _complete(driver: Driver, broker: Broker) -> None:
 
 
 def _settled(driver: Driver, broker: Broker) -> None:
-    """Nothing is held for ever: below the cleaned part no tombstone and no marker is left.
+    """Nothing is kept for ever: below the cleaned part no tombstone and no marker is left.
 
     Those of the last two rounds are not due yet: they are stamped in one and go in the next.
     """

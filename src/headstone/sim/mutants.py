@@ -1,7 +1,7 @@
-"""The protocol and the rules, each with one thing wrong: what shows that the checkers can fail.
+"""The protocol and the rules, each with one thing wrong, to show that the checkers can fail.
 
-A mutant is the real broker with one part exchanged. `seed` is the first that finds it, of 200 steps; that there is one
-among the first `SEEDS_MAX` is what `campaigns/sim_mutants.py` checks again when the simulator changes.
+A mutant is the real broker with one part replaced. `seed` is the first that finds it, of 200 steps. `campaigns/sim_mutants.py`
+checks that one of the first `SEEDS_MAX` does, whenever the simulator changes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Mutant:
     about: str
     parts: Parts
     seed: int | None
-    """None: the race is too rare for chance; the exhaustive exploration finds it."""
+    """None if the race is too rare for chance; then the exhaustive exploration finds it."""
 
 
 def replicated(log: PartitionLog) -> ReplicaWatermarks:
@@ -40,7 +40,7 @@ def freed_by_cleaning(log: PartitionLog) -> ReplicaWatermarks:
 
 
 def blind_to_empty_batches(log: PartitionLog) -> ReplicaWatermarks:
-    """MXFO that looks at records, though a batch without any still opens a transaction when it is replayed."""
+    """Looks only at records for MXFO, although a batch without any still opens a transaction when it is replayed."""
     held = (b.base for b in log.batches(log.log_start) if b.transactional and b.is_data and b.records)
     free = min(next(held, log.high_watermark), log.high_watermark)
     return ReplicaWatermarks(mcco=log.watermarks().mcco, mxfo=max(free, log.log_start))
@@ -75,7 +75,7 @@ def in_sync_only(metadata: Metadata) -> tuple[int, ...]:
 
 
 class ReachableOnly(Leader):
-    """The minimum over those who answered the last poll."""
+    """Takes the minimum over the members that answered the last poll."""
 
     def step(self, event: leading.Event) -> list[leading.Effect]:
         if isinstance(event, leading.Tick):
@@ -88,7 +88,7 @@ class ReachableOnly(Leader):
 
 
 class Maximum(Leader):
-    """The fastest member decides."""
+    """Takes the fastest member's claim."""
 
     def _counted(self) -> list[tuple[int, Seat]]:
         heard = [(m, seat) for m, seat in self.seats.items() if seat.watermarks is not None]
@@ -97,14 +97,14 @@ class Maximum(Leader):
 
 
 class UnheardNotCounted(Leader):
-    """Who never reported does not hold anything back."""
+    """Ignores members that never reported."""
 
     def _counted(self) -> list[tuple[int, Seat]]:
         return [(m, seat) for m, seat in self.seats.items() if seat.watermarks is not None] or super()._counted()
 
 
 class MayFall(Leader):
-    """The minimum as it is now, whatever it was before."""
+    """Takes the present minimum, whatever it was before."""
 
     def _recompute(self) -> list[leading.Effect]:
         now = GroupWatermarks(
@@ -115,7 +115,7 @@ class MayFall(Leader):
 
 
 class TakesAnything(Replica):
-    """Takes lower watermarks from a leader as well."""
+    """Also accepts lower watermarks from a leader."""
 
     def _polled(self, poll: Poll) -> list[following.Effect]:
         self.group = GroupWatermarks(mtro=poll.mtro, mxro=poll.mxro)
@@ -123,7 +123,7 @@ class TakesAnything(Replica):
 
 
 class AnyIncarnation(Leader):
-    """A report is a report, whoever the member was when it made it."""
+    """Accepts reports of any incarnation."""
 
     def _followed(self, event: leading.Followed) -> None:
         pass
@@ -134,7 +134,8 @@ class AnyIncarnation(Leader):
 
 
 class SameForEver(Replica):
-    """Identity is not on the disk: never a new incarnation, so the leader keeps counting what a lost disk had claimed."""
+    """Never becomes a new incarnation, because identity is not on disk: the leader keeps counting what a lost disk had
+    claimed."""
 
     def _started(self, event: following.Started) -> list[following.Effect]:
         return super()._started(replace(event, fresh=1))
@@ -171,7 +172,7 @@ class AnswersEveryone(Replica):
 
 
 class TellsOnlyRises(Leader):
-    """A new leader does not repeat what the old one may have failed to tell, and polls carry nothing."""
+    """Polls carry nothing, so a new leader does not repeat what the old one may have failed to tell."""
 
     def _polls(self, *, answer: bool) -> list[leading.Effect]:
         if not answer:
@@ -181,7 +182,7 @@ class TellsOnlyRises(Leader):
 
 
 class GroupNotPersisted(Replica):
-    """After a restart nothing is removable until somebody says so again."""
+    """After a restart nothing is removable until a leader says so again."""
 
     def _started(self, event: following.Started) -> list[following.Effect]:
         effects = super()._started(event)
@@ -195,7 +196,7 @@ class HoldsIgnored(Leader):
 
 
 class OldVersionCounted(Leader):
-    """A report without MXFO is taken to say that there are no transactions."""
+    """Takes a report without MXFO to mean that there are no transactions."""
 
     def _reported(self, report: Report, now_ms: int) -> list[leading.Effect]:
         return super()._reported(replace(report, mxfo=NO_LIMIT) if report.mxfo is None else report, now_ms)

@@ -1,7 +1,6 @@
 """Whole misfortunes, each one action: an outage of days, a new disk, a reader that stands still meanwhile.
 
-Chance alone would seldom put their steps together in the right order. They add nothing that could not happen step by
-step.
+Chance alone would rarely put their steps together in the right order. They add nothing that could not happen step by step.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ class Ordeals(Driver):
     """The driver of random stories."""
 
     def long_outage(self, rng: random.Random) -> bool:
-        """A broker is away for longer than every retention, while the others go on: Kafka's assumption broken.
+        """A broker is away for longer than every retention, while the others continue: Kafka's assumption is broken.
 
-        It stops where it hurts: inside a transaction, or just before a deletion.
+        It stops where it hurts most: inside a transaction, or just before a deletion.
         """
         broker = self.pick_broker(rng)
         if broker is None or sum(b.alive for b in self.cluster.brokers) <= 1:
@@ -61,7 +60,7 @@ class Ordeals(Driver):
             self.cluster.produce(leader, self.records(rng, deletion=deletion), producer)
 
     def _tidy(self, broker: Broker, rng: random.Random) -> None:
-        """Cleans up to its very end and says so; the next thing written is a deletion."""
+        """Cleans up to its very end and reports it; the next thing written is a deletion."""
         self.write(rng)
         self.pump(rng)
         self.pump(rng)
@@ -88,7 +87,8 @@ class Ordeals(Driver):
         return done
 
     def slow_reader(self, rng: random.Random) -> bool:
-        """A reader is half-way when a key that it has seen is deleted, and cleaned over and over; then it reads on."""
+        """A reader is half-way when a key that it has seen is deleted and the log is cleaned again and again; then it reads
+        on."""
         leader = self.cluster.leader()
         if leader is None or not self.cluster.readers:
             return False

@@ -1,7 +1,7 @@
 """One replica's log in memory, as a Kafka broker keeps it: segments, producer state, snapshots, leader epochs.
 
-Appends, truncates, rolls, reloads after a stop. Batches are real bytes; producer state is that of `retention/`. Knows
-nothing of peers, and leaves cleaning to `cleaning.py`.
+Appends, truncates, rolls, reloads after a stop. Batches are real bytes; producer state is that of `retention/`. Knows nothing
+of peers, and leaves cleaning to `cleaning.py`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Segment:
 
 
 def walk_bytes(raw: bytes, batches: int) -> Batches:
-    """The header table of whole batches, checksums verified."""
+    """The header table of whole batches, with checksums verified."""
     table = np.zeros(batches, dtype=BATCH)
     data = np.frombuffer(raw, dtype=np.uint8)
     n, _, error = kernels.walk(data, 0, data.size, -1, True, PAYLOAD_BYTES_MAX, table)
@@ -115,7 +115,7 @@ class PartitionLog:
         return max(first, self.log_start)
 
     def watermarks(self) -> ReplicaWatermarks:
-        """What this log proves of itself. Above the high watermark nothing is proved: it may yet be replaced."""
+        """What this log proves by itself. Above the high watermark nothing is proved: it may yet be replaced."""
         free = self.high_watermark
         for batch in self.batches(self.log_start):
             if batch.base >= free:
@@ -138,7 +138,7 @@ class PartitionLog:
         self._state.rows = active_producers(self._state.rows, now_ms=now_ms, expiration_ms=expiration_ms)
 
     def advance_start(self, offset: int) -> None:
-        """Log start rises, and segments wholly below it go."""
+        """Log start rises, and segments completely below it go."""
         if offset <= self.log_start:
             return
         self.log_start = offset
@@ -160,7 +160,7 @@ class PartitionLog:
         return newest, self.log_end
 
     def truncate(self, to: int) -> None:
-        """Drops everything at or above `to`; producer state is rebuilt from the newest snapshot below."""
+        """Drops everything at or above `to`; rebuilds producer state from the newest snapshot below."""
         to = max(to, self.log_start)
         self.epochs = [(epoch, start) for epoch, start in self.epochs if start < to]
         if to >= self.log_end:
@@ -183,7 +183,7 @@ class PartitionLog:
         self.snapshots = {at: rows for at, rows in self.snapshots.items() if at <= to}
 
     def reload(self, *, clean: bool, kept_to: int, high_watermark: int) -> None:
-        """What a broker finds after a stop: without a clean one, what was not flushed may be gone."""
+        """What a broker finds after a stop: after an unclean one, what was not flushed may be gone."""
         if clean:
             self.snapshots[self.log_end] = self._state.rows.copy()
         elif kept_to < self.log_end:
@@ -202,8 +202,8 @@ class PartitionLog:
         self._state = ProducerState(high_watermark=0, rows=rows)
         self._replay_from(self._state, offset)
         self._state.completed = []
-        # Kafka forgets transactions that were decided before the snapshot but are not replicated yet, and may show them
-        # early to a reader. That is no matter of compaction, so here they are remembered.
+        # Kafka forgets transactions that were decided before the snapshot but are not replicated yet, and may show them early
+        # to a reader. That has nothing to do with compaction, so here they are remembered.
         whole = ProducerState(high_watermark=0)
         self._replay_from(whole, self.log_start)
         self._decided = [(int(row["first"]), int(row["last"])) for part in whole.completed for row in part]
@@ -221,7 +221,7 @@ class PartitionLog:
             setattr(self, name, value)
 
     def replace_cleaned(self, new: Sequence[Segment], *, below: int, first_dirty: int) -> None:
-        """Swaps the segments whose base is below `below` for the new ones."""
+        """Replaces the segments whose base is below `below` by the new ones."""
         kept = [segment for segment in self.segments if segment.base >= below]
         assert kept, "the active segment is never cleaned"
         self.segments = [*new, *kept]

@@ -1,7 +1,7 @@
 """Consumers: what a client makes of the batches and the aborted list that a broker returns.
 
-The filter is the client's own (a read_committed consumer never asks the broker about a record); a reader keeps the table
-that it would have built. Must not know how logs are cleaned.
+The filter is the client's own (a read_committed consumer never asks the broker about a record). A reader keeps the table that
+it would have built. Must not know how logs are cleaned.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from headstone.sim.partition_log import PartitionLog
 
 
 def delivered(batches: Iterable[Batch], aborted: Sequence[AbortedTxn], position: int) -> list[Record]:
-    """The records at or above position that a read_committed client hands to the application."""
+    """The records at or above `position` that a read_committed client hands to the application."""
     waiting = sorted(aborted, key=lambda entry: entry.first_offset, reverse=True)
     hidden: set[int] = set()
     out: list[Record] = []
@@ -32,7 +32,7 @@ def delivered(batches: Iterable[Batch], aborted: Sequence[AbortedTxn], position:
 
 
 def read(log: PartitionLog, position: int, *, committed: bool, limit: int = 2**31) -> tuple[list[Record], int]:
-    """What a fetch from this log at position delivers, and the next position."""
+    """What a fetch from this log at `position` delivers, and the next position."""
     position = max(position, log.log_start)
     end = log.last_stable_offset() if committed else log.high_watermark
     batches: list[Batch] = []
@@ -62,7 +62,7 @@ class Reader:
         self.held_from: int | None = None
 
     def poll(self, log: PartitionLog, limit: int) -> tuple[int, list[Record]]:
-        """Reads on from this log: (position before, records delivered)."""
+        """Reads on from this log; returns the position before and the records delivered."""
         start = self.position
         records, self.position = read(log, start, committed=self.committed, limit=limit)
         for record in records:

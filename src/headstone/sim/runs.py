@@ -1,6 +1,6 @@
-"""Runs seeds, replays stories and makes them shorter.
+"""Runs seeds, replays stories and shortens them.
 
-A seed gives its scenario and its steps; `run_steps` carries them out. What failed is replayed by its seed alone.
+A seed determines its scenario and its steps; `run_steps` carries them out. A failure is replayed from its seed alone.
 """
 
 from __future__ import annotations

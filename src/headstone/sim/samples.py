@@ -1,6 +1,6 @@
 """What a sample log directory is made of: sizes, codecs, transactions, tombstones, replicas.
 
-Settings only, so that a command line can name their defaults; `synth.py` writes by them.
+Settings only, so that a command line can use their defaults; `synth.py` writes the sample.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from headstone.log import codecs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleSettings:
-    """transactions, aborts, tombstones, headers are shares from 0 to 1; keys is the number of distinct keys to draw from,
-    0 gives each record a key of its own."""
+    """`transactions`, `aborts`, `tombstones` and `headers` are shares from 0 to 1. `keys` is the number of distinct keys to
+    draw from; with 0 each record gets a key of its own."""
 
     topic: str = "sample"
     partitions: int = 1

@@ -1,6 +1,6 @@
-"""What a seed decides before the first step: rules of the cluster, its clocks, its keys, and what happens how often.
+"""What a seed decides before the first step: rules of the cluster, its clocks, its keys, and how often each action happens.
 
-Swarm testing: each seed bends the weights its own way, so some stories are all crashes and some have none.
+Swarm testing: each seed changes the weights in its own way, so some stories are all crashes and some have none.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ WEIGHTS = {
     "remove_member": 2, "flush": 2, "trim": 1, "slow_fetch": 3, "duplicate": 2, "lose_message": 2, "stale_write": 2,
     "declare_reader": 2, "long_outage": 3, "slow_reader": 3,
 }  # fmt: skip
-"""What happens how often, before a seed bends it. The order is part of a seed's meaning."""
+"""How often each action happens, before a seed changes it. The order is part of a seed's meaning."""
 
 LONG_ACTIONS = frozenset({"new_disk", "long_outage", "slow_reader", "elect"})
-"""So much happens in them that they are followed by a check."""
+"""Actions with so many steps that a check follows each of them."""
 
 FAULTS = frozenset(
     {
@@ -48,7 +48,7 @@ class Scenario:
     readers: int
     keys: int
     pace: int
-    """Divides the time that passes: a slow clock leaves readers inside delete.retention.ms."""
+    """Divides the time that passes: a slow clock keeps readers inside delete.retention.ms."""
     old_version: int | None
     """A broker that reports no MXFO until it is upgraded, half-way."""
     weights: tuple[int, ...]

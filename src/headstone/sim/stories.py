@@ -1,7 +1,7 @@
 """The four corruptions as stories: three brokers, one of them away, told step by step with what every replica holds.
 
-Each story is played twice, by Kafka's rule and by the coordinated one, over the same steps. Time is a number, so a day's
-outage takes milliseconds.
+Each story is played twice over the same steps, by Kafka's rule and by the coordinated one. Time is a number, so an outage of a
+day takes milliseconds.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Scene:
 
 @dataclass(slots=True, kw_only=True)
 class Telling:
-    """One story under one rule set; `findings` are those of the end."""
+    """One story under one rule set; `findings` are those at the end."""
 
     variant: str
     about: str
@@ -106,7 +106,7 @@ class Stage:
         self._fillers = 0
 
     def scene(self, title: str, lesson: str, *, coordinated: str | None = None) -> None:
-        """`coordinated` is the lesson where the coordinated rule makes a difference."""
+        """`coordinated` is the lesson if the coordinated rule makes a difference."""
         if coordinated is not None and self.telling.rules == COORDINATED:
             lesson = coordinated
         hours = (self.cluster.now_ms - self.start_ms) // HOUR_MS
@@ -141,7 +141,7 @@ class Stage:
         self.replicate()
 
     def days(self, passes: int, hours: int) -> None:
-        """Time passes under other traffic: each time a segment is full, the watermarks are polled and cleaners run."""
+        """Time passes under other traffic: in each pass a segment fills, the watermarks are polled and cleaners run."""
         for _ in range(passes):
             self._fillers += 1
             self.write([(b"z", b"%d" % self._fillers)])
@@ -193,7 +193,8 @@ def _filler(batch: Batch) -> bool:
 
 
 def kind_of(batch: Batch) -> str:
-    """VALUE, TOMBSTONE (nothing but), TRANSACTIONAL data of either, COMMIT, ABORT, or EMPTIED: no record is left."""
+    """VALUE, TOMBSTONE (nothing but tombstones), TRANSACTIONAL data of either kind, COMMIT, ABORT, or EMPTIED: no record is
+    left."""
     if not batch.is_data:
         return batch.kind
     if not batch.records:
@@ -208,7 +209,7 @@ def show_table(table: dict[str, str]) -> str:
 
 
 def show_batch(batch: Batch) -> str:
-    """Such as `3:k=v`, `4:k=null txn`, `5:COMMIT`, `5:(emptied marker)`."""
+    """For example `3:k=v`, `4:k=null txn`, `5:COMMIT`, `5:(emptied marker)`."""
     if batch.kind == "emptied":
         return f"{batch.base}:(emptied marker)"
     if not batch.is_data:

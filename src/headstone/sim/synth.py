@@ -1,6 +1,6 @@
 """Sample log directories in Kafka's own format: keys, sizes, codecs, transactions, tombstones, replicas.
 
-The same settings and seed give the same bytes. What is written is a log before any compaction.
+The same settings and seed give the same bytes. The result is a log before any compaction.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ RECORD_FIXED_BYTES = 12
 
 
 def write_sample(directory: Path, settings: SampleSettings, meter: Meter | None = None) -> list[Path]:
-    """Log directories: `directory` itself, or one folder per replica in it."""
+    """Returns the log directories: `directory` itself, or one folder per replica in it."""
     roots = (
         [directory] if settings.replicas == 1 else [directory / f"replica-{n + 1}" for n in range(settings.replicas)]
     )

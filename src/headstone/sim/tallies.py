@@ -1,6 +1,6 @@
-"""What many seeds came to: counts that add up, and violations by the seed that replays them.
+"""The results of many seeds: counts that add up, and violations with the seed that replays them.
 
-The command line reads its names before anything is simulated: imports nothing that takes time.
+The command line reads its names before anything is simulated, so it imports nothing that takes time.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ if TYPE_CHECKING:
     from headstone.sim.checkers import Finding
 
 SEEDS, FIRST_SEED = 1000, 0
-"""Of a campaign that nobody has given a number."""
+"""The campaign's defaults."""
 STEPS, GUARDED_STEPS = 200, 16
-"""Of each seed; some steps of a guarded one are long outages."""
+"""Steps of each seed; some steps of a guarded one are long outages."""
 GUARDED = "guarded"
-"""Beside the rules of `retention.policy`: brokers follow Kafka's, and the guard takes the place of their coordination."""
+"""One more rule set, beside those of `retention.policy`: brokers follow Kafka's rule, and the guard replaces their
+coordination."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +30,7 @@ class Violation:
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """What was run and what was found. The second half is of guarded seeds, each of which is run without the guard too."""
+    """What was run and what was found. The second half is for guarded seeds, each of which is also run without the guard."""
 
     seeds: int = 0
     steps: int = 0
@@ -39,7 +40,7 @@ class Tally:
     corrupt_without: Counter[str] = field(default_factory=Counter)
     """Seeds that corrupt without the guard, by kind."""
     prevented: int = 0
-    """Corrupt without, and with the guard neither found nor foretold."""
+    """Corrupt without the guard; with it, neither found nor announced as possible."""
     foretold: int = 0
     """Seeds in which the guard said that it may happen."""
     actions: Counter[str] = field(default_factory=Counter)

@@ -1,7 +1,7 @@
-"""The tour that `headstone demo` gives: three replicas of one topic, one of them away, compacted over three days.
+"""The tour of `headstone demo`: three replicas of one topic, one of them away, compacted over three days.
 
-Day 1 compacts replicas 1 and 2. On day 3 their tombstones are past delete.retention.ms, but replica 3 still holds the
-deleted values, so they stay. Then it compacts as well, and on day 5 they may go.
+Day 1 compacts replicas 1 and 2. On day 3 their tombstones are past delete.retention.ms, but replica 3 still holds the deleted
+values, so they stay. Then replica 3 is compacted as well, and on day 5 they may go.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What really happened: every record the leaders accepted, in order, and how each transaction ended.
 
-Told by the cluster as it happens, never derived from a log: it is what logs are held against.
+Recorded by the cluster as it happens, never derived from a log: logs are compared with it.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ ABORTED = "aborted"
 
 @dataclass(slots=True, kw_only=True)
 class Txn:
-    """marker is the offset of its marker in the leader's log; None while that is not written, or was lost again."""
+    """`marker` is the offset of its marker in the leader's log; None while that is not written, or was lost again."""
 
     producer_id: int
     outcome: str = OPEN
     marker: int | None = None
     marker_ms: int = 0
     data: dict[int, int] = field(default_factory=dict)
-    """Base offset of each of its batches to the leader epoch that it was written in."""
+    """Base offset of each of its batches to the leader epoch in which it was written."""
 
     @property
     def finished(self) -> bool:
@@ -33,7 +33,7 @@ class Txn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One record as accepted; txn is None for plain data."""
+    """One record as accepted; `txn` is None for plain data."""
 
     record: Record
     txn: Txn | None
@@ -53,7 +53,7 @@ class Entry:
 
 
 class Truth:
-    """Records by offset and by key. What is not committed yet is as the newest leader's log has it."""
+    """Records by offset and by key. What is not committed yet is as in the newest leader's log."""
 
     def __init__(self) -> None:
         self.entries: dict[int, Entry] = {}
@@ -64,7 +64,7 @@ class Truth:
         self.committed_end = 0
 
     def offered(self, batch: Batch, txn: Txn | None, now_ms: int, *, by_leader: bool) -> None:
-        """A broker that takes itself for the leader has appended it; if it is wrong, that may still come true."""
+        """A broker that takes itself for the leader has appended it; even if it is wrong, the batch may still become true."""
         self._offers[batch.base, batch.leader_epoch] = (batch, txn, now_ms)
         if by_leader:
             self._accept(batch, txn, now_ms)
@@ -116,7 +116,7 @@ class Truth:
         return None
 
     def superseded_from(self, key: bytes, offset: int) -> bool:
-        """Whether a record that was not refused comes for the key at or after the offset."""
+        """Whether a record of the key that was not refused comes at or after the offset."""
         for entry in reversed(self._by_key.get(key, [])):
             if entry.record.offset < offset:
                 return False
@@ -137,7 +137,7 @@ class Truth:
         return None
 
     def standing_deletions(self) -> list[Entry]:
-        """Tombstones that are the last word on their key."""
+        """Tombstones that are the newest record of their key."""
         newest = (entries[-1] for entries in self._by_key.values() if entries)
         return [entry for entry in newest if entry.record.value is None and entry.committed]
 

@@ -1,6 +1,6 @@
 """The four corruptions by name, in the order in which they are told.
 
-Names only, so that a command line can list them without the cluster that plays them. What each is, `stories.py` says.
+Names only, so that a command line can list them without the cluster that plays them. `stories.py` has the stories.
 """
 
 from __future__ import annotations

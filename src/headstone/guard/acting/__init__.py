@@ -1,5 +1,5 @@
-"""Carries out what was decided, with the Admin API.
+"""Carries out decisions through the Admin API.
 
-`actions.Actions` does a round's actions in order, `changes.carry_out` each of them; `without_journal` holds while the
-journal cannot be written; `release` undoes what the guard holds. Asks, never decides.
+`actions.Actions` carries out a round's actions in order, `changes.carry_out` a single one. `without_journal` holds topics while
+the journal cannot be written. `release` undoes the guard's holds. Decides nothing.
 """

@@ -1,7 +1,7 @@
-"""The actions of a round: of all topics, carried out while the guard leads, and what is remembered of them until the next.
+"""Carries out the actions of a round, for all topics, while the guard leads; keeps what the next round needs to know of them.
 
-Who said itself that it holds a topic, when a hold was accepted, which cleaner threads did not restart. How one action is
-carried out is `changes.py`'s; readings and readmissions are only wished for here.
+That is: which brokers confirmed a hold, when a hold was accepted, and which cleaner threads did not restart. `changes.py`
+carries out a single action. Readings and readmissions are only requested here.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ from headstone.guard.looks.look import held_on
 END_TRIES_MAX = 10
 URGENT = (SetHold, HoldByDefault, AskBrokers, EndPasses)
 Decided = Mapping[str, tuple[Memory, Decision]]
-"""By topic: what was remembered, and what was decided."""
+"""By topic: the memory before the decision, and the decision."""
 
 
 @dataclass(slots=True)
 class _Shared:
-    """What one round asks or changes once, for all of its topics."""
+    """What one round asks or changes once for all of its topics."""
 
     asked: Mapping[str, Sequence[int]]
-    """Brokers that must say themselves whether they hold the topic."""
+    """Brokers to ask whether they have applied the topic's hold."""
     held_on: dict[str, tuple[int, ...]] | None = None
-    """Those that said so; None: nobody has asked yet."""
+    """Brokers that confirmed the hold, by topic; None if not asked yet."""
     by_default: frozenset[str] | None = None
-    """Topics that are held by the cluster default; None: nobody has asked yet."""
+    """Topics that are held by the cluster default; None if not read yet."""
     outcomes: dict[type[Action], Outcome] = field(default_factory=dict)
 
 
 class Actions:
-    """Of one guard, `name`."""
+    """The actions of the guard `name`."""
 
     def __init__(
         self, name: str, *, lease_ms: int, margins: Margins, admin: Admin, journal: Journal, clock: Callable[[], int],
@@ -72,14 +72,14 @@ class Actions:
         self._accepted_ms: dict[str, int] = {}
 
     def held_on(self, topic: str) -> tuple[int, ...]:
-        """Brokers that said so when they were asked in the round before: told once."""
+        """Brokers that confirmed the hold when they were asked in the previous round. A second call returns nothing."""
         return self._held_on.pop(topic, ())
 
     def accepted_ms(self, topic: str) -> int | None:
         return self._accepted_ms.get(topic)
 
     def forget_answers(self) -> None:
-        """Another guard may have led since."""
+        """Called when another guard may have led since."""
         self._held_on.clear()
 
     def forget(self, topic: str) -> None:
@@ -88,7 +88,7 @@ class Actions:
         self._end_tries.pop(topic, None)
 
     def wanted(self, decided: Decided) -> list[tuple[str, Action]]:
-        """In the order that matters. Alarms apart: they are told by what stands."""
+        """In order of urgency, without alarms: those follow from the state after the round."""
         actions = [
             (topic, action)
             for topic, (_, decision) in decided.items()
@@ -98,7 +98,8 @@ class Actions:
         return sorted([*actions, *self._unended(decided)], key=lambda wanted: _urgency(wanted[1]))
 
     def _unended(self, decided: Decided) -> list[tuple[str, Action]]:
-        """Passes are asked to end once, when a hold is confirmed: what was refused is asked for again, some times."""
+        """`EndPasses` is decided once, when a hold is confirmed. If it was refused, it is tried again up to END_TRIES_MAX
+        times."""
         wanted: list[tuple[str, Action]] = []
         for topic, tries in list(self._end_tries.items()):
             if topic in decided and (tries > END_TRIES_MAX or not is_held(decided[topic][1].memory)):
@@ -108,13 +109,13 @@ class Actions:
         return wanted
 
     def carry_out(self, decided: Decided, seen: Mapping[str, TopicSeen]) -> list[Done]:
-        """LeaseLost as soon as another guard leads; what was done until then is done."""
+        """Raises LeaseLost as soon as another guard leads; actions carried out before that stand."""
         done = []
         wanted = self.wanted(decided)
         shared = _Shared({topic: action.brokers for topic, action in wanted if isinstance(action, AskBrokers)})
         for topic, action in wanted:
             if isinstance(action, EndPasses):
-                # It is decided once: a round that ends before it was asked for leaves it to the next.
+                # Decided only once: if this round ends before it is carried out, the next one does it.
                 self._end_tries.setdefault(topic, 0)
         for topic, action in wanted:
             outcome = self._carried_out(topic, action, decided[topic][1], seen[topic], shared)
@@ -134,7 +135,7 @@ class Actions:
         text = evidence(seen, decision.statuses)
         outcome = shared.outcomes.get(type(action)) or self._asked(topic, action, text, shared, void)
         if isinstance(action, EndPasses | ReleaseDefault) and outcome.needed:
-            # One change serves all topics: said once if it was done, of each topic if it failed.
+            # One change serves all topics: report a success once, a failure for each topic.
             shared.outcomes[type(action)] = outcome if outcome.why is not None else Outcome(needed=False)
         if outcome.held_on:
             self._held_on[topic] = outcome.held_on
@@ -155,7 +156,7 @@ class Actions:
         self, topic: str, action: Action, text: str, shared: _Shared, void: Callable[[], bool]
     ) -> Outcome:  # fmt: skip
         now_ms = self._clock()
-        # Between any two: many topics, or a broker that answers late, outlast a lease.
+        # Before every action: many topics, or one slow broker, can outlast the lease.
         lease = self._journal.renew(self._name, now_ms=now_ms, lease_ms=self._lease_ms)
         if isinstance(action, AskBrokers):
             shared.held_on = shared.held_on or held_on(self._admin, shared.asked)
@@ -171,12 +172,12 @@ class Actions:
         return outcome
 
     def _by_default(self) -> frozenset[str]:
-        """By what this guard remembers: to read all memories from the disk may take as long as a lease."""
+        """From memories in this process: reading all of them from disk could outlast the lease."""
         memory = self._recollection.memory
         return frozenset(topic for topic in self._journal.names() if holds_by_default(memory(topic)))
 
 
 def _urgency(action: Action) -> tuple[int, int]:
-    """Holds before anything else, and first the one that must be in effect first: it waits for nothing that may take long."""
+    """Holds come first, ordered by deadline: nothing that may take long comes before them."""
     place = next((place for place, kind in enumerate(URGENT) if isinstance(action, kind)), len(URGENT))
     return place, action.by_ms if isinstance(action, SetHold) else 0

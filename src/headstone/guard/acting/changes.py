@@ -1,8 +1,8 @@
-"""Carries out what was decided, with the Admin API: holds, releases, cleaner threads. Asks, never decides.
+"""Carries out single decisions through the Admin API: holds, releases, restarts of cleaner threads. Decides nothing.
 
-Every change is in the journal before it is made (old, new, reason, evidence, time) and again when its end is known. A change
-that is refused, or whose answer is lost, is an outcome with its reason: the next look says what became of it. Never touches
-cleanup.policy, and never what somebody else has set meanwhile.
+Every change is in the journal before it is made (old, new, reason, evidence, time) and again when its outcome is known. A
+change that is refused or not answered becomes an outcome with its reason; the next look shows whether it was applied. Never
+touches cleanup.policy, and never overwrites a value that somebody else has set meanwhile.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ from headstone.interruption import sleep
 
 BACKOFF = "log.cleaner.backoff.ms"
 ENDING = "cleaner threads restart: "
-"""How the reason of a change begins that is put back at once; one without an end was interrupted."""
+"""Prefix of the reason of a change that is put back at once. One without an outcome was interrupted."""
 CHANGES_KEPT_MS = 90 * 86_400_000
 SEEN_SECONDS_MAX = 10.0
 SEEN_EVERY_SECONDS = 0.2
@@ -71,9 +71,9 @@ def carry_out(
     action: Action, admin: Admin, journal: Journal, *, now_ms: int, topic: str = "", evidence: str = "",
     other_topics: Collection[str] | None = None, void: Void = never, recollection: Recollection | None = None,
 ) -> Outcome:  # fmt: skip
-    """One action. `topic` is what a hold by the cluster default is for, `others` are those that need it besides, which a
-    release of it must know. `void`: of a release. What is refused is told, not raised; what comes too late is not needed, for
-    the next look decides anew."""
+    """Carries out one action. `topic`: the topic that needs the hold by the cluster default. `other_topics`: the others that
+    need it, required for ReleaseDefault. `void` applies to releases. A refusal is an outcome, not an exception. An action that
+    comes too late counts as not needed, because the next look decides again."""
     try:
         memories = recollection or Recollection(journal)
         return _carry_out(action, admin, journal, memories, now_ms, topic, evidence, other_topics, void)
@@ -122,7 +122,7 @@ def _set_hold(
 
 
 def topic_bytes(admin: Admin, topics: Sequence[str], brokers: Sequence[int]) -> dict[str, dict[int, int]]:
-    """By topic and broker; those that cannot be asked are left out."""
+    """By topic and broker; leaves out brokers that do not answer."""
     sizes: dict[str, dict[int, int]] = {topic: {} for topic in topics}
     for broker in brokers:
         try:
@@ -136,7 +136,7 @@ def topic_bytes(admin: Admin, topics: Sequence[str], brokers: Sequence[int]) -> 
 
 
 def grown_bytes(before: Mapping[str, Mapping[int, int]], now: Mapping[str, Mapping[int, int]]) -> dict[str, int]:
-    """By topic: of the brokers that were asked both times."""
+    """By topic, over the brokers that answered both times."""
     return {
         topic: max(0, sum(size - sizes[broker] for broker, size in now.get(topic, {}).items() if broker in sizes))
         for topic, sizes in before.items()
@@ -156,7 +156,7 @@ def restore_topic(
     admin: Admin, journal: Journal, topic: str, restore: Configs, *, reason: str, evidence: str, now_ms: int,
     void: Void,
 ) -> Outcome:  # fmt: skip
-    """TooLate if it is void just before the cluster is told."""
+    """Raises TooLate if `void()` is true just before the change is sent."""
     entry = Change(
         resource=str(Resource(topic=topic)), topic=topic, old=HOLD, new=restore, reason=reason, evidence=evidence,
         began_ms=now_ms,
@@ -166,13 +166,13 @@ def restore_topic(
 
 
 def _restored(admin: Admin, journal: Journal, resource: Resource, entry: Change, void: Void) -> bool:
-    """Only where the hold's own value, which is the entry's old one, still stands: there is no compare-and-set, so it is read
-    just before. False: nowhere."""
+    """Restores only values that are still the hold's own (`entry.old`): Kafka has no compare-and-set for configs, so they are
+    read just before. False if there was none to restore."""
     held, present = dict(entry.old), dict(own_values(admin, resource, [name for name, _ in entry.new]))
     own = tuple(
         (name, value) for name, value in entry.new if present[name] == held.get(name) and value != present[name]
     )
-    refuse_late(void)  # what is too late by now need not be written down
+    refuse_late(void)  # too late: nothing to write down
     if own:
         old = tuple((name, held[name]) for name, _ in own)
         change(admin, journal, resource, replace(entry, old=old, new=own), void=void)
@@ -184,7 +184,7 @@ def _hold_by_default(
 ) -> Outcome:
     old = own_values(admin, CLUSTER_DEFAULT, [name for name, _ in DEFAULT_HOLD])
     if dict(old) == dict(DEFAULT_HOLD):
-        return Outcome(needed=False)  # for another topic; what was found then is what goes back
+        return Outcome(needed=False)  # already held for another topic; the values found then are the ones to restore
     reason = f"automation reverts the hold of topic {topic}"
     note_default_before(journal, old, reason=reason, now_ms=now_ms)
     entry = Change(
@@ -199,7 +199,7 @@ def _release_default(
     action: ReleaseDefault, admin: Admin, journal: Journal, now_ms: int, topic: str, evidence: str,
     other_topics: Collection[str], void: Void,
 ) -> Outcome:  # fmt: skip
-    """The default is held once for all topics that need it: the last one lets it go."""
+    """The default is held once for all topics that need it, and restored when the last one no longer does."""
     if other_topics:
         return Outcome(needed=False)
     reason = "the hold by the cluster default is no longer needed: original settings restored"
@@ -213,7 +213,7 @@ def restore_default(
     admin: Admin, journal: Journal, restore: Configs, *, topic: str, reason: str, evidence: str, now_ms: int,
     void: Void,
 ) -> Outcome:  # fmt: skip
-    """TooLate as of a topic."""
+    """Raises TooLate like `restore_topic`."""
     entry = Change(
         resource=str(CLUSTER_DEFAULT), topic=topic or None, old=DEFAULT_HOLD, new=restore, reason=reason, evidence=evidence,
         began_ms=now_ms,
@@ -228,16 +228,16 @@ def holds_by_default(memory: Memory) -> bool:
 
 
 def default_restored(journal: Journal, restore: Configs) -> Configs:
-    """What a topic remembers may be the hold that the guard had set for another one."""
+    """A topic may remember the guard's own hold, set for another topic, as the old value. The journal has the true one."""
     first = default_before(journal)
     return restore if first is None else tuple((name, dict(first).get(name)) for name, _ in restore)
 
 
 def _end_passes(action: EndPasses, admin: Admin, journal: Journal, now_ms: int, evidence: str) -> Outcome:
-    """A change of one millisecond, seen by every broker, and back: each restarts the cleaner's threads.
+    """Restarts the cleaner threads of every broker: changes log.cleaner.backoff.ms by one millisecond, and back.
 
-    Brokers that have their own value do not hear of the default's; they are changed themselves. Put back at once, two changes
-    could arrive as none.
+    A broker with an override of its own does not see the default, so its override is changed. The change is put back only after
+    every broker has seen it: otherwise the two changes could arrive as none.
     """
     reached = {
         broker: admin.broker_configs(broker).get(BACKOFF) for broker in sorted(admin.describe([action.topic]).brokers)
@@ -264,7 +264,7 @@ def _end_passes(action: EndPasses, admin: Admin, journal: Journal, now_ms: int, 
 
 
 def _wait_seen(admin: Admin, brokers: Sequence[int], value: str) -> list[int]:
-    """Those that do not say so themselves in time."""
+    """Brokers that do not show the value in time."""
     deadline = time.monotonic() + SEEN_SECONDS_MAX
     waiting = list(brokers)
     while waiting and time.monotonic() < deadline:
@@ -283,10 +283,10 @@ def _has(admin: Admin, broker: int, value: str) -> bool:
 
 
 def put_back(admin: Admin, journal: Journal) -> list[str]:
-    """Ends what an interrupted guard had begun; what it had changed for a moment only is put back. What is told, in words.
+    """Closes what an interrupted guard left open, and puts back its momentary changes. Returns remarks for a person.
 
-    Newest first: one that began on top of another found that one's value. Where a broker cannot be asked now, its own are tried
-    again at the next look, and do not keep the others waiting."""
+    Newest first, because a change made on top of another one found that one's value. If a broker does not answer, its changes
+    are tried again at the next look; the others do not wait for it."""
     lines, waiting = [], set()
     for entry in reversed(journal.unfinished()):
         if entry.reason.startswith(ENDING):
@@ -314,7 +314,8 @@ def _backoff_put_back(admin: Admin, entry: Change) -> list[str]:
 
 
 def forget_old_changes(journal: Journal, *, now_ms: int) -> None:
-    """Never those of what is still in force: what is held, and what a readmission or the cluster default has to give back."""
+    """Keeps changes that are still in force: those of held topics, and those that a readmission or the cluster default must
+    restore."""
     held = {topic for topic, kept in journal.topics().items() if kept.memory.hold is not None}
     in_use = {str(temporary.resource) for temporary in temporary_changes(journal)}
     by_default = {str(CLUSTER_DEFAULT)} if default_before(journal) is not None else set()

@@ -1,8 +1,8 @@
-"""Ends what the journal has of topics that were deleted: also if one of the same name was made since.
+"""Closes what the journal has about deleted topics, also when a new topic has the same name.
 
-A hold goes with its topic, and so do the temporary overrides of a readmission. The cluster default stays: it is put back
-once no topic needs it. Of a topic that still exists but needs no guard, only the guard's memory goes; its overrides are put
-back by whoever set them. Which topics are gone is found elsewhere.
+A topic's hold goes with the topic, and so do the temporary overrides of a readmission. The cluster default stays, and is
+restored once no topic needs it. For a topic that exists but needs no guard, only the guard's memory is deleted. Finding out
+which topics are gone is not done here.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ from headstone.guard.ledger.readmissions import alone, keep_readmission, open_re
 from headstone.guard.ledger.temporary_changes import default_before, forget_change, temporary_changes
 
 GONE = "topic is gone"
-"""Outcome of changes that nobody can finish or undo any more."""
+"""Outcome of changes that can no longer be finished or undone."""
 
 
 PURGE_MS = 86_400_000
-"""So long a topic that is not compacted is remembered: a purge switches it off for a while only, and a replica that leaves
-meanwhile would be behind at a first look."""
+"""A topic that is no longer compacted is remembered for this long. A purge switches compaction off only for a while, and if the
+topic were forgotten, a replica that leaves meanwhile would already be behind at the guard's first look."""
 
 
 def is_idle(journal: Journal, memory: Memory, seen: TopicSeen) -> bool:
-    """Nothing is removed from it by key, nor soon again, nobody is owed anything, nothing that was begun with it is open."""
+    """True if the topic has not been compacted for PURGE_MS and has no hold, no absent replica and no open readmission or
+    change."""
     if seen.compacted or memory.hold is not None or memory.away:
         return False
     if memory.uncompacted_ms is None or seen.asked_ms - memory.uncompacted_ms < PURGE_MS:
@@ -42,13 +43,14 @@ def is_idle(journal: Journal, memory: Memory, seen: TopicSeen) -> bool:
 
 
 def forget_idle(journal: Journal, topic: str, *, why: str) -> str:
-    """It is still there, and so is what was set in it: nothing but the memory goes. What is told, in words."""
+    """The topic still exists, and its settings stay: only the guard's memory is deleted. Returns a remark for a person."""
     journal.forget(topic)
     return f"topic {topic}: {why}: what was known of it is forgotten"
 
 
 def end_topic(journal: Journal, topic: str, *, why: str, now_ms: int) -> str:
-    """All but its changes is forgotten; what is told, in words. What was changed of brokers for its sake is still put back."""
+    """Forgets everything about the topic except its changes. Changes of brokers made for it are still put back. Returns a
+    remark."""
     memory = journal.memory(topic)
     hold, held = memory.hold, state_of(memory) not in ENDED
     for change in journal.unfinished():
@@ -66,7 +68,7 @@ def end_topic(journal: Journal, topic: str, *, why: str, now_ms: int) -> str:
 
 
 def _end_readmissions(journal: Journal, topic: str) -> None:
-    """Left to a `guard readmit` that is at work: it finds out itself."""
+    """If a `guard readmit` is running, it finds out by itself."""
     begun = [readmission for readmission in open_readmissions(journal) if readmission.topic == topic]
     open_changes = [temporary for temporary in temporary_changes(journal) if temporary.topic == topic]
     if not begun and not open_changes:
@@ -84,9 +86,9 @@ def _end_readmissions(journal: Journal, topic: str) -> None:
 def release_orphaned_default(
     admin: Admin, journal: Journal, memories: Iterable[Memory], *, now_ms: int, void: Void
 ) -> list[str]:
-    """Held by the cluster default for topics that are gone by now: as it was found. What is told, in words.
+    """Restores the cluster default if it is held only for topics that are gone. Returns remarks for a person.
 
-    `memories` are of all topics that the journal knows; nobody looks at them unless something is held by the default."""
+    `memories` are those of all topics in the journal; they are read only if the default is held."""
     if default_before(journal) is None:
         return []
     if any(memory.default_hold is not None for memory in memories):

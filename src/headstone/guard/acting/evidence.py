@@ -1,6 +1,6 @@
-"""What a decision rests on, in one line for the journal: who was seen where, and the moment of danger.
+"""The evidence for a decision as one line for the journal: which replica was seen in which state, and the moment of danger.
 
-Words only. Bounded: of a topic with many partitions the first ones that are not fine are told.
+Words only. Bounded: of a topic with many partitions it names the first ones that are not fine.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What became of an action, as values.
+"""The outcome of an action, as values.
 
-Which actions there are is `coordination/guard_values.py`'s; how one is carried out, `changes.py`'s.
+The actions themselves are defined in `coordination/guard_values.py` and carried out in `changes.py`.
 """
 
 from __future__ import annotations
@@ -12,21 +12,22 @@ from headstone.coordination.guard_values import Action, Configs, Memory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """`why` is None if it was done, or was not needed any more; else the reason, for a person. held_on: who said so."""
+    """`why`: None if the action was done or no longer needed, else the reason, for a person. `held_on`: brokers that confirmed
+    it."""
 
     why: str | None = None
     needed: bool = True
-    """False: there was nothing to do any more, or others still need it."""
+    """False if there was nothing left to do, or other topics still need it."""
     held_on: tuple[int, ...] = ()
     found: Configs = ()
-    """What a hold will go back to, as it stood just before."""
+    """The values found just before a hold, which its release restores."""
     unanswered: bool = False
-    """`why` is that nobody answered: no permission is missing, and a change may have arrived."""
+    """True if `why` is a missing answer: no permission is missing, and the change may have arrived."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """An action of one topic; outcome is None if it was only wished for: a dry run, or another guard leads."""
+    """One action for a topic. `outcome` is None if it was not carried out: a dry run, or another guard leads."""
 
     topic: str
     action: Action

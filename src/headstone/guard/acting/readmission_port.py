@@ -1,6 +1,6 @@
-"""What acting and the loop ask of readmission: wishes in, and back what does not go on.
+"""What `acting` and `loop` need of readmission: requests go in, and readmissions that are stuck come back.
 
-The port only, so that neither knows how a replica is readmitted: `readmission/automatic.py` implements it, and `assembly.py`
+Only the port, so that neither knows how a replica is readmitted. `readmission/automatic.py` implements it and `assembly.py`
 connects them.
 """
 
@@ -16,19 +16,19 @@ from headstone.guard.ledger.overrides import Void
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stuck:
-    """A readmission that does not go on, and why, for a person."""
+    """A readmission that makes no progress, and the reason, for a person."""
 
     readmission: Readmission
     why: str
     unanswered: bool = False
-    """`why` is that nobody answered."""
+    """True if `why` is a missing answer."""
 
 
 class ReadmissionPort(Protocol):
-    """Of the guard that leads and acts."""
+    """Readmissions by the guard that leads and acts."""
 
     def want(self, action: Expel | AddAgain, void: Void) -> None:
-        """Until the next `go_on`: what was not decided again is not done any more."""
+        """Valid until the next `go_on`: a request that is not decided again is dropped."""
 
     def go_on(self, void: Void) -> list[Stuck]:
-        """Each of them as far as it goes now. `void`: of all of them, as when another guard may lead."""
+        """Takes each readmission as far as it can go now. `void` stops all of them, for example when another guard may lead."""

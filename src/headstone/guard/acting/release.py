@@ -1,7 +1,8 @@
-"""Undoes what the guard holds: exactly what its journal says it found, and only where its own values still stand.
+"""Undoes the guard's holds: restores exactly what the journal says was found, and only where the guard's own values still
+stand.
 
-A plan first; carrying it out tells a guard that is running, which then leaves the topic alone until everybody is back. Prints
-nothing: the commands for Kafka's own tools are `ledger/commands.py`'s.
+Plans first. Carrying the plan out also notifies a running guard, which then leaves the topic alone until every replica is back.
+Prints nothing: `ledger/commands.py` has the commands for Kafka's own tools.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ REASON = "released by hand"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undo:
-    """Of one topic, of one broker, or of the cluster default (neither). `restore`: None deletes the override.
+    """One release: of a topic, of a broker, or (neither) of the cluster default. `restore`: None deletes the override.
 
-    `left`: settings that somebody else has changed since; they stay as they are. `outcome` is None in a plan. `temporary`: a
-    change of a manual readmission that has not been put back. `gone`: the topic was deleted, and its overrides with it.
-    `asked_ms`: of the hold that is undone, and of no later one.
+    `left`: settings that somebody else has changed since; they stay. `outcome`: None in a plan. `temporary`: a change by a
+    manual readmission that has not been put back. `gone`: the topic was deleted, and its overrides with it. `asked_ms`:
+    identifies the hold to undo, so that a later one is not undone.
     """
 
     topic: str | None
@@ -58,7 +59,7 @@ class Undo:
 
 
 def plan_release(admin: Admin, journal: Journal, topics: Sequence[str]) -> list[Undo]:
-    """`topics` empty: everything that the journal says is held."""
+    """If `topics` is empty: everything that the journal says is held."""
     held = {name: kept.memory for name, kept in journal.topics().items() if state_of(kept.memory) not in ENDED}
     open_changes = [temporary for temporary in temporary_changes(journal) if not topics or temporary.topic in topics]
     for topic in topics:
@@ -133,21 +134,21 @@ def undo_document(undo: Undo, bootstrap: Bootstrap) -> dict[str, object]:
 def carry_out_release(
     admin: Admin, journal: Journal, plan: Sequence[Undo], *, now_ms: int, evidence: str, steady: Clock = steady_ms
 ) -> list[Undo]:
-    """Each on its own: what is refused does not keep the others. Whoever is suspended meanwhile undoes nothing afterwards: the
-    guard may hold for somebody else by then."""
+    """Each release on its own: one that is refused does not stop the others. One during which this process was suspended for
+    too long is not carried out: the guard may hold for another replica by then."""
     done = []
     for undo in plan:
         topic = undo.topic if undo.temporary is None and not undo.gone else None
         void = grows_old(steady)
         before_ms = None if topic is None else journal.released().get(topic)
         if topic is not None:
-            # Before: a guard that looks in between must not take it for a robot.
+            # First: a guard that looks in between must not take the change for automation.
             journal.note_released(topic, now_ms=now_ms)
         try:
             _restore(admin, journal, undo, now_ms, evidence, void)
         except Unfinished as error:
             if topic is not None and not isinstance(error, MayHaveArrived):
-                # The hold stands: a guard that took it for released would let its replicas come too late.
+                # The hold stands: if the guard took it for released, its replicas would come too late.
                 _take_back(journal, topic, before_ms)
             done.append(replace(undo, outcome=f"failed: {error}"))
             continue

@@ -1,9 +1,9 @@
-"""Holds while the journal cannot be written: its disk is full or broken, or something has locked it.
+"""Holds topics while the journal cannot be written: its disk is full or broken, or another process has locked it.
 
-A topic that is not held in time loses data; one that is held without a journal costs disk, and a person who puts back what is
-told here. So nothing but holds is done, each told with what it found and how to undo it by hand. A broker has no place for
-such a note: it refuses settings that it does not know. What was done is written down as soon as the journal takes it, by this
-process; if that ends before, the hold is *held by somebody else* to whoever comes next.
+A topic that is not held in time loses data; one that is held without a journal costs disk space and a person's work to restore
+it. So the guard sets holds and does nothing else, and prints what each hold found and how to undo it by hand. A broker cannot
+store such a note: it refuses settings that it does not know. This process writes the holds down as soon as the journal can be
+written. If it ends before, the next guard sees them as *held by somebody else*.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from headstone.guard.ledger.topic_identity import is_another, refuse_another
 from headstone.guard.looks.look import Clock, Look, held_on
 
 UNWRITTEN = "holds that were set without the journal"
-"""Fact of the journal: by topic, until the guard that leads has taken them over."""
+"""Fact of the journal: holds by topic, kept until the leading guard has adopted them."""
 LATER = "done, while the journal could not be written"
 
 
 class Unwritten:
-    """Of one guard. What it decides on is what it remembers in this process."""
+    """Holds of one guard. It decides from the memories in this process."""
 
     def __init__(self, margins: Margins, *, admin: Admin, clock: Clock) -> None:
         self._margins, self._admin, self._clock = margins, admin, clock
@@ -56,7 +56,7 @@ class Unwritten:
         self._accepted_ms: dict[str, int] = {}
 
     def hold(self, look: Look, remembered: Callable[[str], Memory]) -> tuple[list[Done], list[str]]:
-        """What was done, and what a person must know of it."""
+        """Returns what was done, and what a person must know of it."""
         decided = [(seen, self._decision(seen, remembered)) for seen in look.topics]
         done: list[Done] = []
         remarks: list[str] = []
@@ -80,7 +80,7 @@ class Unwritten:
         decision = decide(before, seen, self._clock(), self._margins, Allowed())
         after = decision.memory
         if state_of(before) not in ENDED and state_of(after) in ENDED:
-            # A release waits until it can be written down.
+            # A release waits until the journal can be written.
             after = replace(after, hold=before.hold, default_hold=before.default_hold)
         decision = replace(decision, memory=after)
         self._decided[topic] = Remembered(memory=after, statuses=decision.statuses, looked_ms=seen.asked_ms)
@@ -108,13 +108,13 @@ class Unwritten:
 
     @property
     def waits(self) -> bool:
-        """Something is to be written down."""
+        """True if something is still to be written down."""
         return bool(self._decided)
 
     def write_down(self, journal: Journal, *, holder: str, goes_on: bool) -> None:
-        """Unfinished while the journal cannot be written: then all of it is kept for the next try.
+        """Raises Unfinished while the journal cannot be written, and keeps everything for the next try.
 
-        `goes_on`: `holder` leads and nobody else has led since; another guard would know more by now."""
+        `goes_on`: `holder` leads, and no other guard has led since. Another guard would know more by now."""
         if self._changes:
             holds = {topic: plain(self._hold_of(topic)) for topic in self._changes}
             notes = json.loads(journal.fact(UNWRITTEN) or "{}")
@@ -134,7 +134,8 @@ class Unwritten:
 
 
 def _found(memory: Memory, old: Configs) -> Configs:
-    """What stands just before the hold, but for values of a hold: those are a call's of before whose answer was lost."""
+    """The values just before the hold. Where a value is the hold's own, an earlier call set it and its answer was lost: then
+    the value that was found before that call counts."""
     if memory.hold is None or memory.hold.seen_ms is not None:
         return old if memory.hold is None else memory.hold.found
     held, previous = dict(HOLD), dict(memory.hold.found)
@@ -149,7 +150,7 @@ def _remark(topic: str, previous: Configs) -> str:
 
 
 def adopt(journal: Journal, *, holder: str, now_ms: int) -> Sequence[str]:
-    """Topics whose hold the guard that leads takes over: it releases them to what was found."""
+    """The topics whose holds the leading guard adopts; it will release them to the values that were found."""
     text = journal.fact(UNWRITTEN)
     if text is None:
         return ()

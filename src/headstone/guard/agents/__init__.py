@@ -1,5 +1,6 @@
-"""What the agents beside the brokers report, and what it proves.
+"""What the agents beside the brokers report, and what their reports prove.
 
-`listener.listening(...)` opens the server that they report to, and is what the rest of the guard sees of them. `truth` says
-whose report counts, `partition_truth` what those of one partition prove. The agents themselves are the room `agent/`.
+`listener.listening(...)` opens the server that agents report to, and is all that the rest of the guard sees of them. `truth`
+decides whose report counts, `partition_truth` what the reports about one partition prove. The agents themselves are in
+`agent/`.
 """

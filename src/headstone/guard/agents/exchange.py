@@ -1,6 +1,6 @@
-"""The guard with agents beside its brokers: what a look tells the truth, and what the truth adds to a look.
+"""Passes each look on to the agents' truth, and adds what the agents know to the look.
 
-The one place where the two meet; the loop knows nothing of agents. Asks nobody, decides nothing.
+The only place where the two meet: the loop knows nothing of agents. Asks no broker, decides nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LookAt = Callable[[Sequence[str] | None], Look]
 
 
 def attended(look: LookAt, truth: Truth, watched: Sequence[str]) -> LookAt:
-    """`watched` as the guard was told: empty is every compacted topic."""
+    """`watched`: the topics that the guard watches; empty means every compacted topic."""
 
     def looked(topics: Sequence[str] | None) -> Look:
         seen = look(topics)

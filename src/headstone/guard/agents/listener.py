@@ -1,6 +1,6 @@
-"""A guard that listens to agents: its looks, readings, notes and metrics with what they told. Without agents it is nothing.
+"""A guard's agents: adds what they report to its looks, readings, journal and metrics. Without agents it adds nothing.
 
-How reports arrive is `server.py`'s, what they prove `truth.py`'s.
+`server.py` receives reports, `truth.py` decides what they prove.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from headstone.guard.verification.background import Read
 
 @dataclass(frozen=True, slots=True)
 class Agents:
-    """`truth` is None if the guard listens to none."""
+    """`truth` is None if the guard listens to no agents."""
 
     truth: Truth | None
     topics: tuple[str, ...] = ()
@@ -42,11 +42,12 @@ class Agents:
         return look if self.truth is None else attended(look, self.truth, self.topics)
 
     def reading(self, read: Read) -> Read:
-        """How replicas that came back are read: by their agents where these can tell."""
+        """Wraps `read`: agents verify a returned replica where they can; otherwise it is read over the wire."""
         return read if self.truth is None else ByAgents(read, self.truth)
 
     def note(self, journal: Journal) -> None:
-        """For `guard status`, which is another process. Only the guard that leads does so, and not at every hasty look."""
+        """Writes what agents told into the journal for `guard status`, which is another process. Only the leading guard does
+        so, and only at looks at everything it watches."""
         if self.truth is not None:
             for question in questions_of(journal):
                 self.truth.ask(question.partition, question.offset)
@@ -55,7 +56,7 @@ class Agents:
             journal.note_fact(FACT, None)
 
     def told(self, journal: Journal, *, leads: bool) -> AgentsTold | None:
-        """By this guard's agents if it leads; else by those of the one that does."""
+        """What this guard's agents told if it leads; else what the leading guard has written into the journal."""
         if leads:
             return None if self.truth is None else agents_told(self.truth)
         return agents_word(journal, ())
@@ -66,7 +67,7 @@ class Agents:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentsRequest:
-    """Where agents report, and who may."""
+    """The address that agents report to, and how they authenticate."""
 
     address: Host
     authentication: Authentication
@@ -74,7 +75,7 @@ class AgentsRequest:
 
 @contextmanager
 def listening(request: AgentsRequest | None, topics: tuple[str, ...], tell: Callable[[str], None]) -> Iterator[Agents]:
-    """Until the block ends. None: to no agents."""
+    """Serves until the block ends. If `request` is None, the guard listens to no agents."""
     if request is None:
         yield Agents(None)
         return
@@ -85,7 +86,7 @@ def listening(request: AgentsRequest | None, topics: tuple[str, ...], tell: Call
 
 
 def agents_word(journal: Journal, asked: Sequence[Question]) -> AgentsTold | None:
-    """None: the guard that leads listens to no agents. Of the records that are asked about the next call knows more."""
+    """None if the leading guard listens to no agents. Answers about the `asked` records arrive later: call again."""
     text = journal.fact(FACT)
     if text is None:
         if asked:

@@ -1,9 +1,9 @@
-"""One partition as its replicas' agents tell it: how far all have come at one moment, who holds that back, what is gone.
+"""What the agents of one partition's replicas prove: how far all have come at one moment, who holds that back, what is gone.
 
-A minimum of reports is true only if all of them held at one moment; brokers that know nothing of the protocol tell nobody when
-they lose a disk and copy again, so that moment is proved here: a claim holds from the time its report came at the
-latest, and at least until the challenge that the agent's newest report answers. The leader of `coordination/` says who
-blocks. Whose reports these are, and whether they count, is `truth.py`'s.
+A minimum of reports is true only if all of them held at the same moment. Brokers do not know the protocol, and report neither a
+lost disk nor a new copy, so that moment must be proved: a claim is true from the arrival of its report, or earlier, until at
+least the moment of the challenge that the agent's newest report answers. The leader in `coordination/` finds the blockers.
+`truth.py` decides whose reports count.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from headstone.log.topic_partition import TopicPartition
 NOTHING = GroupWatermarks(mtro=0, mxro=0)
 SILENT = "its agent is silent"
 CLAIMS_MAX = 3
-"""Of a member that are remembered: what counts, what will count next, the newest."""
+"""Remembered claims per member: the one that counts, the one that will count next, and the newest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberTruth:
-    """One replica as its agent told it last; `problem` says why it does not count, None if it does."""
+    """One replica as its agent reported it last. `problem`: why the report does not count; None if it does."""
 
     broker: int
     heard_ms: int | None
@@ -38,10 +38,10 @@ class MemberTruth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemovalBlocker:
-    """A replica that holds a watermark where it is: `tombstones` is MTRO, `markers` MXRO.
+    """A replica that holds back a watermark: "tombstones" is MTRO, "markers" is MXRO.
 
-    `behind` counts offsets to the next replica, or to the committed end; since_ms is its last progress, heard_ms when its
-    agent last told of it.
+    `behind` counts offsets to the next replica, or to the committed end. `since_ms` is its last progress, `heard_ms` when its
+    agent last reported it.
     """
 
     kind: str
@@ -55,9 +55,9 @@ class RemovalBlocker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionTruth:
-    """Below mtro no replica holds a record that a newer one below it supersedes; below mxro none holds transactional data.
+    """Below `mtro` no replica holds a record that a newer one below it supersedes; below `mxro` none holds transactional data.
 
-    settled_ms is the latest moment of which all replicas have told, None if some never did.
+    `settled_ms` is the latest moment that all replicas have reported on; None if some never did.
     """
 
     partition: TopicPartition
@@ -70,9 +70,9 @@ class PartitionTruth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Whereabouts:
-    """A record by its offset: `holders` still have it, of `unknown` nothing is known, the others have it no more.
+    """One record, by its offset: `holders` still have it, `unknown` may have it, the other replicas do not.
 
-    Where a tombstone is gone everywhere and lies below MTRO, nothing that it deleted is left on any replica.
+    If a tombstone is gone everywhere and lies below MTRO, nothing that it deleted is left on any replica.
     """
 
     partition: TopicPartition
@@ -94,7 +94,7 @@ class Claim:
 
 @dataclass(slots=True)
 class Member:
-    """What one broker's agent told of one partition. asked_ms: its files were read after this moment."""
+    """What one broker's agent reported of one partition. `asked_ms`: the agent read the files after this moment."""
 
     replica: ReplicaReport
     asked_ms: int
@@ -102,7 +102,7 @@ class Member:
     claims: list[Claim] = field(default_factory=list)
     lie: str | None = None
     answers: dict[int, tuple[int, bool]] = field(default_factory=dict)
-    """By offset: when it was told, and whether a record is there."""
+    """By offset: when it was reported, and whether the record is there."""
 
     def take(self, replica: ReplicaReport, asked_ms: int, received_ms: int) -> None:
         if replica.incarnation != self.replica.incarnation:
@@ -113,13 +113,13 @@ class Member:
             self.claims = [*self.claims[: CLAIMS_MAX - 1], Claim(received_ms=received_ms, watermarks=now)]
 
     def answer(self, offset: int, holds: bool, now_ms: int, asked: set[int]) -> None:
-        """The first time that it said so counts, as long as it says so."""
+        """While the answer stays the same, the time of the first one counts."""
         is_there = self.answers.get(offset)
         kept = {known: answer for known, answer in self.answers.items() if known in asked}
         self.answers = {**kept, offset: is_there if is_there is not None and is_there[1] == holds else (now_ms, holds)}
 
     def claim_at(self, moment_ms: int) -> ReplicaWatermarks | None:
-        """What it had claimed by then; what came before is forgotten."""
+        """The newest claim received by `moment_ms`; forgets older ones."""
         settled = [claim for claim in self.claims if claim.received_ms <= moment_ms]
         if not settled:
             return None
@@ -128,7 +128,7 @@ class Member:
 
 
 class Group:
-    """One partition: its members by the cluster's word, and what their agents told."""
+    """One partition: its members according to the cluster, and what their agents reported."""
 
     def __init__(self, partition: TopicPartition, epoch: int) -> None:
         self.partition = partition
@@ -138,7 +138,7 @@ class Group:
         self.leading: int | None = None
         self.committed_end: int | None = None
         self.topic: ReplicaReport | None = None
-        """As the partition's leader holds it."""
+        """The leader's replica, whose topic id counts."""
         self._begin_anew()
 
     def _begin_anew(self) -> None:
@@ -148,7 +148,7 @@ class Group:
         self.settled_ms: int | None = None
 
     def look(self, seen: PartitionSeen, told_before_ms: int, now_ms: int) -> None:
-        """told_before_ms: what agents told before this moment is older than the look."""
+        """`told_before_ms`: reports from before this moment are older than the look, so the look can disprove them."""
         self.brokers = tuple(replica.broker for replica in seen.replicas)
         if seen.committed_end is not None:
             self.committed_end = seen.committed_end
@@ -163,7 +163,7 @@ class Group:
         self.settle()
 
     def _follow_topic(self) -> None:
-        """The leader holds the topic that there is now; one of the same name that was deleted proves nothing about it."""
+        """The leader holds the current topic. Reports on a deleted topic of the same name prove nothing about it."""
         leader = None if self.leading is None else self.members.get(self.leading)
         if leader is None:
             return
@@ -206,7 +206,7 @@ class Group:
         return member.lie
 
     def settle(self) -> None:
-        """The newest moment that all have told of, and what all had claimed by then."""
+        """Finds the newest moment that all members have reported on, and takes the minimum of what they had claimed by then."""
         for broker, member in self.members.items():
             if self.problem(broker) is None:
                 latest = self._believed(ReplicaWatermarks(mcco=member.replica.mcco, mxfo=member.replica.mxfo))
@@ -227,7 +227,7 @@ class Group:
         self.settled_ms = max(self.settled_ms or 0, moment_ms)
 
     def _believed(self, claim: ReplicaWatermarks) -> ReplicaWatermarks:
-        """No more than the cluster itself has said to be committed."""
+        """Never more than what the cluster itself has said to be committed."""
         bound = self.committed_end or 0
         return ReplicaWatermarks(mcco=min(claim.mcco, bound), mxfo=min(claim.mxfo, bound))
 
@@ -252,7 +252,7 @@ class Group:
         )  # fmt: skip
 
     def _blockers(self, silent: frozenset[int]) -> list[RemovalBlocker]:
-        """Those at the minimum; and those without whose word no minimum counts."""
+        """Replicas at the minimum, and those without whose report no minimum counts."""
         blockers = {(blocker.kind, blocker.who): self._worded(blocker) for blocker in self.leader.blockers()}
         for broker in self.brokers:
             member = self.members.get(broker)
@@ -269,7 +269,8 @@ class Group:
         return list(blockers.values())
 
     def _worded(self, blocker: Blocker) -> RemovalBlocker:
-        """A replica without transactional data is held by what it knows to be committed, which it writes down now and then."""
+        """A replica without transactional data is held back by its checkpointed high watermark, which brokers write only now
+        and then."""
         assert isinstance(blocker.who, int), "the guard declares no readers"
         member = self.members.get(blocker.who)
         high = None if member is None else member.replica.high_watermark
@@ -281,7 +282,8 @@ class Group:
         )  # fmt: skip
 
     def whereabouts(self, offset: int) -> Whereabouts:
-        """Counts only what all told of one moment: a record that one has lost may just be copied to it by another."""
+        """Counts only answers from before the settled moment: a replica that has lost a record may just be copying it from
+        another."""
         holders, unknown = [], []
         for broker in self.brokers:
             member = self.members.get(broker)
@@ -299,7 +301,7 @@ class Group:
 
 
 def _lie(replica: ReplicaReport, log_end: int | None, committed_end: int | None) -> str | None:
-    """What the cluster said later must not be less than what the agent said before."""
+    """What the cluster said later must not be less than what the agent reported before."""
     if log_end is not None and replica.log_end > log_end:
         return f"its agent tells of a log up to {replica.log_end}, its broker of one up to {log_end}"
     claimed = max(replica.mcco, replica.mxfo)

@@ -1,7 +1,7 @@
-"""Where agents report: a small HTTP server in the guard's process, with or without TLS.
+"""The small HTTP server in the guard's process that agents report to, with or without TLS.
 
-Owns what bounds a stranger: connections at a time, bytes of a message, seconds of a request. A message is looked into only
-after its sender was authenticated, and every answer to a token's holder is signed. What messages mean is `truth.py`'s.
+Limits what strangers can use: connections at a time, bytes of a message, seconds of a request. Looks into a message only after
+authenticating its sender, and signs every answer to a holder of the token. `truth.py` interprets messages.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from headstone.errors import UsageError
 from headstone.guard.agents.truth import Truth
 
 SECONDS_MAX = 20.0
-"""For a whole request, however its bytes drop in."""
+"""For a whole request, however slowly its bytes arrive."""
 POLL_SECONDS = 0.1
 CONNECTIONS_MAX = 32
-"""At a time; who comes while all are taken is turned away and comes again."""
+"""At a time. Further connections are closed, and those agents try again."""
 STATUSES = {
     Refusal.WRONG_TOKEN: 401, Refusal.WRONG_CERTIFICATE: 403, Refusal.REPLAYED: 409, Refusal.OTHER_CLUSTER: 409,
     Refusal.UNKNOWN_BROKER: 409, Refusal.SECOND_AGENT: 409, Refusal.WRONG_CLOCK: 409, Refusal.UNREADABLE: 400,
@@ -55,7 +55,7 @@ STATUSES = {
 def serve_reports(
     address: Host, auth: Authentication, truth: Truth, *, seconds_max: float = SECONDS_MAX
 ) -> Iterator[Host]:
-    """Serves until the block ends; gives the address that is listened on. Port 0 is any free one."""
+    """Serves until the block ends; yields the address that it listens on. Port 0 picks any free port."""
     try:
         server = _Server(address, auth, truth, seconds_max)
     except OSError as error:
@@ -95,7 +95,8 @@ class _Server(ThreadingHTTPServer):
             self._places.release()
 
     def finish_request(self, request: Any, client_address: Any) -> None:
-        """On the request's own thread, also the handshake. The deadline is for all of it: a byte a second does not help."""
+        """Runs on the request's own thread, and so does the TLS handshake. The deadline covers all of it, so that sending a
+        byte a second does not prolong it."""
         request.settimeout(self.seconds_max)
         connection = request
         if self.context is not None:
@@ -111,11 +112,11 @@ class _Server(ThreadingHTTPServer):
             connection.close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Strangers who break off, speak no TLS or show no certificate are everyday: nothing is printed."""
+        """Prints nothing: strangers that hang up, speak no TLS or show no certificate are normal."""
 
 
 def _cut(connection: socket.socket) -> None:
-    """Under the TLS that another thread may be in the middle of."""
+    """Closes the socket below TLS, which another thread may be using at the moment."""
     with suppress(OSError):
         socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
@@ -165,7 +166,7 @@ class _Request(BaseHTTPRequestHandler):
         return body
 
     def _check_certificate(self, broker: int) -> None:
-        """A certificate that names a broker speaks for that one; any other that is trusted speaks for all."""
+        """A certificate that names a broker is valid for that broker only; any other trusted certificate is valid for all."""
         if not isinstance(self.connection, ssl.SSLSocket):
             return
         named = broker_named(self.connection.getpeercert())
@@ -175,7 +176,7 @@ class _Request(BaseHTTPRequestHandler):
             )
 
     def _send(self, status: int, body: bytes, sent: str) -> None:
-        """Signed together with what was sent, so that no answer can be given to another question."""
+        """Signs the answer together with the request's signature, so that it cannot be replayed for another request."""
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
@@ -186,4 +187,4 @@ class _Request(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """What strangers send is not written to anybody's terminal."""
+        """Logs nothing: what strangers send must not reach a terminal."""

@@ -1,6 +1,7 @@
-"""What agents have told, for people and Prometheus: a value that the journal keeps for `guard status`, its words, its metrics.
+"""A summary of what agents reported, for people and Prometheus: the value that the journal keeps for `guard status`, as text,
+as a document and as metrics.
 
-Values in, words out. What it means that agents told it is `truth.py`'s.
+Values in, words out. `truth.py` says what the reports prove.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from headstone.guard.prometheus import metric
 
 FACT = "agents"
 QUESTIONS = "questions"
-"""Facts of the journal: what agents told, and what somebody wants to know of them."""
+"""Facts of the journal: what agents reported, and the records that somebody asked about."""
 LINES_MAX = 10
 
 
@@ -30,18 +31,18 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentsTold:
-    """refusals: how many messages did not count, by reason, since the guard began."""
+    """`refusals`: refused messages by reason, since the guard began."""
 
     told_ms: int
     agents: tuple[AgentSeen, ...]
     partitions: tuple[PartitionTruth, ...]
     refusals: tuple[tuple[str, int], ...] = ()
     records: tuple[Whereabouts, ...] = ()
-    """Those that somebody asked about."""
+    """Records that somebody asked about."""
 
     @property
     def blocked(self) -> list[PartitionTruth]:
-        """The longest blocked first."""
+        """Longest blocked first."""
         blocked = [partition for partition in self.partitions if partition.blockers]
         return sorted(blocked, key=lambda partition: min(blocker.since_ms for blocker in partition.blockers))
 
@@ -106,7 +107,7 @@ def _partition_document(partition: PartitionTruth) -> dict[str, object]:
 
 
 def agents_lines(summary: AgentsTold) -> Iterator[str]:
-    """Names of partitions were checked when they were reported: no terminal obeys them."""
+    """Names of partitions were checked when they were reported, so they are safe to print on a terminal."""
     heard = [str(agent.broker) for agent in summary.agents if not agent.silent]
     silent = [str(agent.broker) for agent in summary.agents if agent.silent]
     who = f"{', '.join(heard) or 'none'}" + (f"; silent: {', '.join(silent)}" if silent else "")
@@ -141,7 +142,7 @@ def questions_of(journal: Journal) -> tuple[Question, ...]:
 
 
 def ask_about(journal: Journal, question: Question) -> None:
-    """The guard that leads passes it on to agents; the oldest of too many is dropped."""
+    """The leading guard passes the question on to agents. If there are too many, the oldest is dropped."""
     questions = [known for known in questions_of(journal) if known != question]
     asked = Asked(questions=(*questions, question)[-QUESTIONS_MAX:])
     journal.note_fact(QUESTIONS, json.dumps(plain(asked), separators=(",", ":")))

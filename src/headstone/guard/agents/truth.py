@@ -1,7 +1,7 @@
-"""What all agents together prove, for one cluster and one life of the guard: takes reports and looks, gives values.
+"""What all agents together prove, for one cluster and one run of the guard: takes reports and looks, returns values.
 
-Owns whose report counts: of this cluster, of a broker that it knows, each once. What the reports of one partition prove is
-`partition_truth.py`'s. No network; thread-safe, because every report comes on a thread of its own.
+Decides whose report counts: it must be of this cluster, from a broker that the cluster knows, and new. `partition_truth.py`
+says what the reports on one partition prove. No network. Thread-safe, because each report arrives on its own thread.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ from headstone.log.topic_partition import TopicPartition
 SILENT_INTERVALS = 3
 LEFT_MAX = 20
 CLOCK_MS_MAX = 86_400_000
-"""A difference of clocks makes the guard hold earlier, for good: nobody can make it do so by any amount."""
+"""Larger differences are refused. A clock difference makes the guard hold earlier, and it remembers it: no agent may push that
+arbitrarily far."""
 
 NOT_WATCHED = "not a partition of a compacted topic that the guard watches"
 NOT_A_MEMBER = "this broker has no replica of it by the cluster's word"
@@ -49,7 +50,7 @@ def steady_clock() -> Callable[[], int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSeen:
-    """One agent; `clock` is its machine's."""
+    """One agent; `clock` is that of its machine."""
 
     broker: int
     session_ms: int
@@ -68,7 +69,7 @@ class _Agent:
 
 
 class Truth:
-    """All of it, for one cluster and one life of the guard."""
+    """Everything that agents prove, for one cluster and one run of the guard."""
 
     def __init__(self, *, clock: Callable[[], int] | None = None) -> None:
         self.clock = clock or steady_clock()
@@ -88,7 +89,7 @@ class Truth:
     def learn(
         self, cluster_id: str, brokers: Sequence[int], topics: Sequence[TopicSeen], *, whole: bool = True
     ) -> None:
-        """A look at the cluster, which began after the one before had been learnt; of all that is watched, or of some."""
+        """Takes a look that began after the previous one was learnt. `whole`: it covers everything that is watched."""
         with self._lock:
             now_ms = self.clock()
             seen = {
@@ -122,7 +123,7 @@ class Truth:
             )  # fmt: skip
 
     def report(self, report: BrokerReport) -> Receipt:
-        """Refused, or taken as far as it is about this cluster's watched partitions."""
+        """Refuses the report, or takes the part of it that is about watched partitions of this cluster."""
         with self._lock:
             now_ms = self.clock()
             self._check(report.cluster_id, report.broker, report.session_ms)
@@ -165,7 +166,7 @@ class Truth:
         if broker not in self._brokers:
             raise Refused(Refusal.UNKNOWN_BROKER, f"the cluster has no broker {broker}")
         agent = self._agents.get(broker)
-        # One that is silent is over, whenever its clock says that it began.
+        # A silent agent no longer counts, whatever its clock says about when it began.
         heard = agent is not None and broker not in self._silent()
         if heard and agent is not None and session_ms < agent.report.session_ms:
             second = f"another agent reports for broker {broker}, and began later: end one of them"
@@ -184,25 +185,25 @@ class Truth:
             self._refusals[kind] += 1
 
     def refusals(self) -> dict[Refusal, int]:
-        """How many messages did not count, by reason."""
+        """Refused messages, by reason."""
         with self._lock:
             return dict(self._refusals)
 
     def ask(self, partition: TopicPartition, offset: int) -> None:
-        """Lets agents look for a record from their next report on; the oldest of too many questions is dropped."""
+        """Lets agents look for a record from their next report on. If there are too many questions, the oldest is dropped."""
         question = Question(partition=partition, offset=offset)
         with self._lock:
             if question not in self._questions:
                 self._questions.append(question)
 
     def whereabouts(self, partition: TopicPartition, offset: int) -> Whereabouts | None:
-        """What agents have answered to `ask`; None if the partition is not watched."""
+        """What agents answered to `ask`; None if the partition is not watched."""
         with self._lock:
             group = self._groups.get(partition)
             return None if group is None else group.whereabouts(offset)
 
     def records(self) -> tuple[Whereabouts, ...]:
-        """Of all that was asked about, oldest question first."""
+        """All records that were asked about, oldest question first."""
         with self._lock:
             asked = [question for question in self._questions if question.partition in self._groups]
             return tuple(self._groups[question.partition].whereabouts(question.offset) for question in asked)
@@ -219,7 +220,7 @@ class Truth:
 
     @contextmanager
     def asking(self, question: SpanQuestion) -> Iterator[None]:
-        """Lets agents read that span from their next report on. UsageError if too many are asked already."""
+        """Lets agents read that span from their next report on. Raises UsageError if too many spans are asked about already."""
         with self._lock:
             if len(self._spans) >= SPANS_MAX:
                 raise UsageError(f"agents are already working on {SPANS_MAX} ranges")
@@ -231,7 +232,7 @@ class Truth:
                 self._spans.pop(question, None)
 
     def answers(self, question: SpanQuestion) -> dict[int, SpanAnswered]:
-        """By broker, of those whose report counts, what was told while it is asked."""
+        """Answers so far to a question that is being asked, by broker; only of brokers whose report counts."""
         with self._lock:
             group = self._groups.get(question.partition)
             digests = self._spans.get(question, {})
@@ -240,15 +241,14 @@ class Truth:
             )
 
     def interval_ms(self, partition: TopicPartition) -> int:
-        """Of the slowest agent beside its replicas."""
+        """The interval of the slowest agent beside the partition's replicas."""
         with self._lock:
             group = self._groups.get(partition)
             agents = [self._agents[b] for b in (group.brokers if group is not None else ()) if b in self._agents]
             return max((agent.report.interval_ms for agent in agents), default=0)
 
     def beside_all(self, partition: TopicPartition) -> tuple[int, ...] | None:
-        """All brokers that have a replica; None unless there is an agent beside each, whose report counts and who is not
-        silent."""
+        """All brokers that have a replica; None unless each has an agent that is not silent and whose report counts."""
         with self._lock:
             group, silent = self._groups.get(partition), self._silent()
             if group is None or not group.brokers:
@@ -278,15 +278,15 @@ class Truth:
         )
 
     def clocks(self) -> tuple[Reading, ...]:
-        """Of the brokers' machines, by what their agents said last. Not of those that are silent: a clock that was wrong then
-        may be right by now, and what was seen of it is remembered for as long as it matters."""
+        """Clocks of the brokers' machines, as their agents reported them last. Leaves out silent agents: a clock that was wrong
+        then may be right by now, and its difference is remembered for as long as it matters."""
         with self._lock:
             silent = self._silent()
             return tuple(_reading(agent) for broker, agent in self._agents.items() if broker not in silent)
 
 
 def _reading(agent: _Agent) -> Reading:
-    """The challenge was given after the one time was taken and before the other."""
+    """The guard gave the challenge after the first time was taken and before the second."""
     return Reading(
         earliest_ms=agent.report.clock_before_ms - agent.given_ms,
         latest_ms=agent.report.clock_after_ms - agent.given_ms,

@@ -1,9 +1,9 @@
-"""Replicas that came back, read by the agents beside them instead of over the wire: seconds, and nothing is copied.
+"""Verifies returned replicas through the agents beside them instead of over the wire: takes seconds, and copies nothing.
 
-Only of what the decision says that nothing can have been removed from while the replica was away: it is right then if it copied
-what is there. That all replicas have the same tombstones and markers there, and none has lost a marker, is the second look,
-as a reading is. Everything else, and whenever agents do not agree, fall silent or do not get on, is read over the wire
-(`verification/verdicts.py`).
+Only for spans from which, according to the decision, nothing can have been removed while the replica was away: then the replica
+is right if it copied what is there. As a second check, all replicas must have the same tombstones and markers there and none
+may have lost a marker, as in a reading. Everything else is read over the wire (`verification/verdicts.py`), and so is every
+case in which agents disagree, fall silent or make no progress.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from headstone.log.topic_partition import TopicPartition
 
 STALLED_INTERVALS = 3
 STALLED_S_MIN, STALLED_S_MAX = 5.0, 60.0
-"""Without any progress for so many reports of the slowest agent: other readings wait meanwhile."""
+"""Gives up after STALLED_INTERVALS reports of the slowest agent without progress, but within these bounds, in seconds: other
+readings wait meanwhile."""
 POLL_S = 0.2
 
 
 class ByAgents:
-    """Reads by agents first. Where they could not tell once, they are not asked for the same again."""
+    """Asks agents first. If they could not answer once, they are not asked about the same span again."""
 
     def __init__(
         self, read: Read, truth: Truth, *, clock_s: Callable[[], float] = time.monotonic,

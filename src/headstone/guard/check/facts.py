@@ -1,6 +1,6 @@
-"""Asks a cluster, and the guard's journal if there is one, for what `rules.py` judges.
+"""Gathers from a cluster, and from the guard's journal if there is one, the facts that `rules.py` judges.
 
-What this user may not ask is told beside it, in words. Judges nothing and changes nothing.
+Also reports what this user was not permitted to ask. Judges nothing and changes nothing.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def gather(
     journal: Journal | None,
     clock_ms: Callable[[], int],
 ) -> tuple[ClusterFacts, tuple[str, ...]]:
-    """Of these topics, or of every compacted one; and what could not be asked, in words."""
+    """For these topics, or for every compacted one. Also returns what could not be asked, in words."""
     state = admin.describe(None)
     for topic in topics:
         if topic not in state.topics:
@@ -73,7 +73,7 @@ def gather(
 
 
 def learnt_outage_ms(journal: Journal | None, *, now_ms: int) -> int | None:
-    """The longest that a replica was away while a guard watched, or is away now; None: none is known."""
+    """The longest time that a replica was away while a guard watched, or is away now; None if there was none."""
     longest = None if journal is None else longest_known(journal, now_ms=now_ms)
     return None if longest is None else longest.span_ms
 
@@ -121,7 +121,7 @@ def _brokers(admin: Admin, brokers: Sequence[int], problems: list[str]) -> dict[
 
 
 def _skews_ms(admin: Admin, topics: Sequence[str], clock_ms: Callable[[], int]) -> list[int]:
-    """As far as a look at the topics shows it."""
+    """As far as one look at the topics shows it."""
     return [seen.skew_ms for seen in look(admin, topics or None, clock_ms).topics]
 
 

@@ -1,7 +1,6 @@
-"""Settings that widen the danger: facts of a cluster in, findings with reason, figure and fix out. Pure.
+"""Finds settings that make an outage more dangerous: cluster facts in; findings with reason, figure and fix out. Pure.
 
-Each rule is one function. What is inherited from a default by many topics is one finding. How the facts are asked for is
-`facts.py`'s.
+Each rule is one function. A value that many topics inherit from a default is one finding. `facts.py` gathers the facts.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ COORDINATED = {
     TRANSACTIONS: "; its readers are transaction coordinators: one that leads with a deletion missed knows a transactional id "
     "again that had expired, with its old epoch",
 }
-"""Kafka's own compacted topics: no consumer would notice, and nobody writes them anew."""
+"""Kafka's own compacted topics: no consumer would notice an error, and nothing ever writes their keys again."""
 PRODUCER_EXPIRY, TRANSACTION_MAX = "producer.id.expiration.ms", "transaction.max.timeout.ms"
 BROKER_NUMBERS = (PRODUCER_EXPIRY, TRANSACTION_MAX)
 BROKER_NAMES = {
@@ -41,9 +40,9 @@ OLD_CLIENTS = (
 )
 HOUR_MS, MINUTE_MS = 3_600_000, 60_000
 ROLL_MS_MIN, RATIO_MIN, LAG_MS_MIN = 10 * MINUTE_MS, 0.05, HOUR_MS
-"""Below these a recipe is in a hurry."""
+"""Below these, a recipe hurries compaction."""
 USUAL = {SEGMENT_MS: 7 * DAY_MS, RATIO: 0.5, LAG_MAX: int(LONG_MAX)}
-"""Kafka's own defaults of the same."""
+"""Kafka's own defaults for them."""
 SKEW_MS_MAX = Margins().skew_ms
 COPIES_WANTED = 3
 NAMES_MAX = 3
@@ -51,7 +50,7 @@ NAMES_MAX = 3
 
 class Severity(StrEnum):
     DANGER = "danger"
-    """Replicas can come to differ, or to be lost, in an outage that is planned for."""
+    """Replicas can diverge, or be lost, in an outage of the planned length."""
     WARNING = "warning"
 
 
@@ -61,7 +60,7 @@ class TopicFacts:
 
     topic: str
     copies: int
-    """Of the partition that has fewest."""
+    """Replicas of the partition that has the fewest."""
     values: Mapping[str, str]
     own: frozenset[str] = frozenset()
     held_by_guard: bool = False
@@ -73,7 +72,8 @@ class TopicFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFacts:
-    """outage_max_ms: the longest outage that is planned for, or was seen; None: nobody knows. skew_ms: None: not looked at."""
+    """`outage_max_ms`: the longest outage that is planned for, or was seen; None if unknown. `skew_ms`: None if not
+    measured."""
 
     topics: tuple[TopicFacts, ...]
     brokers: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
@@ -81,20 +81,20 @@ class ClusterFacts:
     outage_max_ms: int | None = None
     skew_ms: int | None = None
     transactions: bool = False
-    """Somebody uses transactions: their internal topic is there."""
+    """True if the internal topic of transactions exists."""
     tiered_metadata_policy: str = ""
-    """cleanup.policy of the tiered storage's own topic; empty: there is none."""
+    """cleanup.policy of the tiered storage's metadata topic; empty if there is none."""
     bootstrap: Bootstrap = BOOTSTRAP
 
     @property
     def outage_ms(self) -> int:
-        """At least what the guard itself needs to see an outage and to hold."""
+        """At least the time that the guard itself needs to see an outage and to hold."""
         return max(self.outage_max_ms or 0, Margins().retention_ms_min)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """`topics` and `broker` say of what; neither: of the cluster. `fix` is a command, or a sentence where there is none."""
+    """Concerns `topics` or `broker`; if neither, the cluster. `fix` is a command, or a sentence where no command helps."""
 
     name: str
     severity: Severity
@@ -104,7 +104,7 @@ class Finding:
     topics: tuple[str, ...] = ()
     broker: int | None = None
     default: bool = False
-    """The topics inherit it: the fix is of the brokers' default."""
+    """True if the topics inherit the value: the fix changes the brokers' default."""
 
     @property
     def where(self) -> str:
@@ -138,7 +138,7 @@ def check(facts: ClusterFacts) -> tuple[Finding, ...]:
 
 
 def _together(findings: list[Finding]) -> list[Finding]:
-    """What topics inherit is one finding; so is what many topics have alike and no command of a topic mends."""
+    """Merges what topics inherit into one finding, and findings that many topics share if no command of a topic fixes them."""
     merged: dict[tuple[object, ...], Finding] = {}
     for finding in findings:
         alone = finding.fix.startswith("kafka-configs.sh") and not finding.default
@@ -153,7 +153,7 @@ def _together(findings: list[Finding]) -> list[Finding]:
 
 
 def _setting(topic: TopicFacts, facts: ClusterFacts, name: str, value: str) -> tuple[str, bool]:
-    """The command that sets it where it comes from, and whether that is the default of all brokers."""
+    """The command that changes the setting where it comes from, and whether that is the default of all brokers."""
     if name in topic.own:
         return alter_topic(topic.topic, {name: value}, bootstrap=facts.bootstrap), False
     return alter_broker(None, {BROKER_NAMES[name]: value}, bootstrap=facts.bootstrap), True
@@ -182,7 +182,7 @@ def short_retention(topic: TopicFacts, facts: ClusterFacts) -> Iterator[Finding]
 def hurried_compaction(topic: TopicFacts, facts: ClusterFacts) -> Iterator[Finding]:
     limits = {SEGMENT_MS: ROLL_MS_MIN, RATIO: RATIO_MIN, LAG_MAX: LAG_MS_MIN}
     hurried = [name for name in limits if topic.number(name, USUAL[name]) < limits[name]]
-    # Only where deletions go soon, too: a small ratio alone costs I/O and harms nobody.
+    # Only if deletions are removed soon, too: a small ratio alone costs I/O and does no harm.
     retention_ms = topic.number(RETENTION, DAY_MS)
     first_ms = topic.number(SEGMENT_MS, USUAL[SEGMENT_MS]) + topic.number(LAG_MIN, 0) + retention_ms
     if first_ms >= max(facts.outage_ms, HOUR_MS):
@@ -191,7 +191,7 @@ def hurried_compaction(topic: TopicFacts, facts: ClusterFacts) -> Iterator[Findi
     usual = {BROKER_NAMES[name]: f"{USUAL[name]}" for name in inherited}
     fixes = {
         False: alter_topic(topic.topic, dict.fromkeys(own), bootstrap=facts.bootstrap),
-        # Set, not deleted: what is in a broker's file stays in force behind an override that is deleted.
+        # Set, not deleted: behind a deleted override, the value in a broker's file stays in force.
         True: alter_broker(None, usual, bootstrap=facts.bootstrap),
     }
     for names, default in ((own, False), (inherited, True)):
@@ -233,7 +233,8 @@ def in_sync_min(topic: TopicFacts, facts: ClusterFacts) -> Iterator[Finding]:
     if topic.copies < 2:
         return
     if least >= topic.copies:
-        # Of this topic, also where it is inherited: lowered for all, records of the others would be acknowledged by fewer.
+        # On this topic, even if it inherits the value: lowering the default would let other topics' records be acknowledged by
+        # fewer replicas.
         fix = alter_topic(topic.topic, {IN_SYNC_MIN: str(topic.copies - 1)}, bootstrap=facts.bootstrap)
         yield Finding(
             name="min-insync-too-high", severity=Severity.WARNING, topics=(topic.topic,), fix=fix,
@@ -243,7 +244,7 @@ def in_sync_min(topic: TopicFacts, facts: ClusterFacts) -> Iterator[Finding]:
     elif least == 1 and topic.copies >= COPIES_WANTED:
         fix, default = _setting(topic, facts, IN_SYNC_MIN, "2")
         if default and any(other.copies < COPIES_WANTED for other in facts.topics):
-            # Raised for all, a topic with fewer copies could not be written any more, or not in an outage.
+            # Raising the default could make a topic with fewer replicas unwritable, always or during an outage.
             fix, default = alter_topic(topic.topic, {IN_SYNC_MIN: "2"}, bootstrap=facts.bootstrap), False
         yield Finding(
             name="min-insync-too-low", severity=Severity.WARNING, topics=(topic.topic,), default=default, fix=fix,
@@ -333,7 +334,7 @@ def _transactions(facts: ClusterFacts) -> Iterator[Finding]:
 
 
 def _forgotten_producers(facts: ClusterFacts, still: str) -> Iterator[Finding]:
-    """`still`: why it matters under whichever version of transactions."""
+    """`still`: why it matters with the transaction version in use."""
     for broker, values in sorted(facts.brokers.items()):
         expiry_ms = int(values.get(PRODUCER_EXPIRY, DAY_MS))
         least_ms = max(facts.outage_ms, int(values.get(TRANSACTION_MAX, 15 * MINUTE_MS)))

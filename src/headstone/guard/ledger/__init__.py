@@ -1,6 +1,6 @@
-"""The journal, and everything that the guard changes for a while and puts back.
+"""The journal, and every setting that the guard changes temporarily and restores.
 
-`journal_places` opens a `journal.Journal`: memories, changes, alarms, the lease. `overrides.change` changes a setting with the
-journal before and behind; `temporary_changes` are those of readmissions, put back exactly as found. `memory.Recollection` is
-what the guard remembers between two looks. Decides nothing.
+`journal_places` opens a `journal.Journal`: memories, changes, alarms, the lease. `overrides.change` changes a setting and
+journals the change before and after. `temporary_changes` are those of readmissions, restored exactly as found.
+`memory.Recollection` is what the guard remembers between two looks. Decides nothing.
 """

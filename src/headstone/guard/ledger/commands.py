@@ -1,6 +1,6 @@
-"""What the guard does, as commands for Kafka's own tools: to be read before it acts, and to undo it by hand.
+"""The guard's actions as commands for Kafka's own tools: to read before it acts, and to undo them by hand.
 
-Words only. How they are quoted is `divergence/kafka_tools.py`'s; what is done, and when, is decided elsewhere.
+Words only. `divergence/kafka_tools.py` quotes them; what is done, and when, is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from headstone.divergence.kafka_tools import BOOTSTRAP, CONFIG_FILE, Address, Bo
 
 
 def address_of(connection: Connection) -> Address:
-    """Without its secrets, which are by other names there: whoever runs the commands has a file with them."""
+    """Without secrets, which Kafka's tools name differently: the person who runs the commands has a config file with them."""
     secured = connection.protocol != "PLAINTEXT"
     return Address(servers=connection.address, config=CONFIG_FILE if secured else None)
 
@@ -21,7 +21,7 @@ def hold(topic: str, configs: Configs = HOLD, *, bootstrap: Bootstrap = BOOTSTRA
 
 
 def release(topic: str, restore: Configs, *, bootstrap: Bootstrap = BOOTSTRAP) -> str:
-    """restore: what was found before the hold; None: there was no override."""
+    """`restore`: the values before the hold; None if there was no override."""
     return alter_topic(topic, dict(restore), bootstrap=bootstrap)
 
 

@@ -1,7 +1,7 @@
-"""What a guard counts from look to look, in the journal so that it counts for guards of one look too: topics that the cluster
-does not know, and what fails.
+"""Counters that last from look to look: topics that the cluster does not know, and repeated failures.
 
-Rows and values; what follows from them is decided in `loop`.
+In the journal, so that they also count for guards that make one look each. Rows and values; `loop` decides what follows from
+them.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from headstone.guard.ledger.journal import Journal
 
 
 def absent_since(journal: Journal) -> dict[str, int]:
-    """By topic, since which look the cluster says that it does not know it."""
+    """By topic: the time of the first look at which the cluster did not know it."""
     return {str(topic): int(str(ms)) for topic, ms in journal.rows("SELECT topic, since_ms FROM absent")}
 
 
 def keep_absent(journal: Journal, absent: Mapping[str, int]) -> None:
-    """These, and no others."""
+    """Replaces the topics that were kept before."""
     with journal.transaction() as connection:
         connection.execute("DELETE FROM absent")
         connection.executemany("INSERT INTO absent VALUES (?, ?)", absent.items())

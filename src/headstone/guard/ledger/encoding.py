@@ -1,7 +1,7 @@
-"""Values as JSON and back, exactly: what the guard keeps of a topic outlives its process.
+"""Encodes values as JSON and decodes them exactly: what the guard remembers of a topic outlives its process.
 
-Led by the fields of the values, so that a field that is added needs nothing here. A text of another version, an unknown field
-or a value of the wrong kind is refused: half a memory would take a replica for fine. Knows no file.
+Driven by the fields of the dataclasses, so a new field needs nothing here. Refuses text of another version, unknown or missing
+fields and values of the wrong type: an incomplete memory would take a lagging replica for fine. Knows no file.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Any, TypeVar
 from headstone.coordination.guard_values import Memory
 
 MEMORY_VERSION = 1
-"""Changes with every change of a field's meaning; a field that is added with a default needs no new one."""
+"""Raise it with every change of a field's meaning. A new field that has a default needs no new version."""
 
 T = TypeVar("T")
 
 
 class NotAMemory(ValueError):
-    """What is wrong with the text; whoever knows the file says so."""
+    """What is wrong with the text; the caller adds the file's name."""
 
 
 def memory_json(memory: Memory) -> str:
@@ -42,7 +42,8 @@ def memory_of(text: str) -> Memory:
 
 
 def plain(value: object) -> object:
-    """A dataclass as an object without the fields that have their default, a tuple, also a named one, as a list."""
+    """A dataclass becomes an object without the fields that have their default value; a tuple, also a named one, becomes a
+    list."""
     if is_dataclass(value) and not isinstance(value, type):
         present = ((field.name, getattr(value, field.name), field.default) for field in fields(value))
         return {name: plain(content) for name, content, default in present if default is MISSING or content != default}

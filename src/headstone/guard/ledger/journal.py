@@ -1,8 +1,9 @@
-"""The guard's journal: what it remembers of each topic, every change it made or tried, alarms, and who leads.
+"""The guard's journal: its memory of each topic, every change that it made or tried, alarms, and the lease of the leading
+guard.
 
-One SQLite file per cluster; what is written is on the disk when a method returns. Only the guard that leads writes memories:
-each write checks the lease in its own transaction, and who has lost it changes nothing. A file that is damaged, of another
-cluster or of another version is refused: an empty memory would take everybody for fine. Asks no broker.
+One SQLite file per cluster. What a method writes is on disk when it returns. Only the leading guard writes memories: each such
+write checks the lease in its own transaction, and a guard that lost it changes nothing. Refuses a file that is damaged, of
+another cluster or of another version: with an empty memory the guard would take every replica for fine. Asks no broker.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ LOOKED = "looked_ms"
 WATCHED = "topics of the guard that leads"
 EPOCH = "epoch of the lease"
 NONE = -1
-"""Partition or broker of an alarm that is about the whole topic: in a key, NULL differs from itself."""
+"""Partition or broker of an alarm that is not about one: in a key, NULL would not equal itself."""
 FAILED = "failed: "
-"""How the outcome of one begins that was refused, or whose answer was lost."""
+"""Prefix of the outcome of a change that was refused, or whose answer was lost."""
 
 
 class LeaseLost(Unfinished):
@@ -51,8 +52,9 @@ class Journal:
 
     @classmethod
     def open(cls, path: Path, *, cluster_id: str | None) -> Journal:
-        """Made if it is not there; `cluster_id` None: of whichever cluster, and it must be there. One that is there and cannot
-        be written, as on a full disk, is read; it is written as soon as it can be."""
+        """Creates the file if it is missing. If `cluster_id` is None, the file must exist and may be of any cluster. A file
+        that cannot be written, as on a full disk, is read from a copy in memory; the first write that succeeds goes to the
+        file."""
         if cluster_id is None and not path.exists():
             raise UsageError(f"{path}: no such journal; name an existing one with --journal FILE")
         make_private(path)
@@ -84,11 +86,11 @@ class Journal:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """For this package, as `rows`. What is written is on the disk when the block has ended."""
+        """For this package only, like `rows`. What the block writes is on disk when it ends."""
         with self._lock:
             try:
                 self._leave_copy()
-                with self._connection:  # commits, or takes back
+                with self._connection:  # commits, or rolls back
                     self._connection.execute("BEGIN IMMEDIATE")
                     yield self._connection
             except sqlite3.OperationalError as error:
@@ -113,7 +115,7 @@ class Journal:
                 raise damaged(self.path, str(error)) from error
 
     def memory(self, topic: str) -> Memory:
-        """An empty one of a topic that was never remembered."""
+        """Empty for a topic that is not in the journal."""
         return self.remembered(topic).memory
 
     def remembered(self, topic: str) -> Remembered:
@@ -140,7 +142,8 @@ class Journal:
     def remember_all(
         self, decided: Mapping[str, Remembered], *, holder: str | None, now_ms: int, looked_ms: int | None = None
     ) -> None:
-        """All or nothing, and only while `holder` leads (None: whoever does). looked_ms: of a look at all that is watched."""
+        """Writes all or nothing, and only while `holder` leads (None: no check). `looked_ms`: when a look at everything watched
+        began."""
         with self.transaction() as connection:
             if holder is not None:
                 self._check_lease(connection, holder, now_ms)
@@ -155,7 +158,7 @@ class Journal:
                 connection.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (LOOKED, str(looked_ms)))
 
     def looked_ms(self) -> int | None:
-        """When the newest look at all that is watched began: what is shown of topics was so then."""
+        """When the newest look at everything watched began; `shown` is as of that time."""
         looked = self.fact(LOOKED)
         return None if looked is None else int(looked)
 
@@ -163,7 +166,7 @@ class Journal:
         return [str(topic) for (topic,) in self.rows("SELECT topic FROM memory ORDER BY topic")]
 
     def shown(self) -> dict[str, tuple[Status, ...]]:
-        """What was decided last of each topic's partitions, without what is remembered of them."""
+        """The last decided status of each topic's partitions, without the memories."""
         rows = self.rows("SELECT topic, statuses FROM memory ORDER BY topic")
         return {str(topic): self._statuses(str(topic), str(statuses)) for topic, statuses in rows}
 
@@ -174,14 +177,15 @@ class Journal:
             raise damaged(self.path, f"its status of topic {topic!r} cannot be read: {error}") from error
 
     def forget(self, topic: str) -> None:
-        """Of a topic that is gone. Its changes stay."""
+        """For a topic that is gone. Its changes stay."""
         with self.transaction() as connection:
             for table in ("memory", "alarms", "readings", "held_sizes", "released"):
                 connection.execute(f"DELETE FROM {table} WHERE topic = ?", (topic,))
 
     def begin(self, change: Change) -> int:
-        """On the disk before it is made; the number is for `end`. A guard that is refused tries the same at every look: that is
-        one row, with the newest evidence. What is done and undone by others again and again is two: the first, and the rest."""
+        """On disk before the change is made; pass the number to `end`. A change that was refused and is tried again at every
+        look stays one row, with the newest evidence. One that others keep undoing is two rows: the first time, and all later
+        ones."""
         wanted = (change.topic, json.dumps(change.old), json.dumps(change.new), change.reason)
         with self.transaction() as connection:
             newest = connection.execute(
@@ -205,7 +209,7 @@ class Journal:
             return done.lastrowid
 
     def end(self, number: int, outcome: str, *, now_ms: int | None = None) -> None:
-        """now_ms None: it ended at once."""
+        """If `now_ms` is None, it ended when it began."""
         with self.transaction() as connection:
             connection.execute(
                 "UPDATE changes SET outcome = ?, ended_ms = coalesce(?, last_ms, began_ms) WHERE number = ?",
@@ -213,12 +217,12 @@ class Journal:
             )
 
     def changes(self, *, topic: str | None = None) -> list[Change]:
-        """Oldest first; of one topic, or all."""
+        """Oldest first; of one topic, or of all."""
         rows = self.rows(f"{CHANGES} WHERE ?1 IS NULL OR topic = ?1 ORDER BY number", topic)
         return [self._change(*row) for row in rows]
 
     def forget_changes(self, *, before_ms: int, topics: Collection[str], resources: Collection[str]) -> None:
-        """That ended before then, but for those of these topics and resources."""
+        """Deletes changes that ended before `before_ms`, except those of these topics and resources."""
         kept = json.dumps(sorted(topics)), json.dumps(sorted(resources))
         with self.transaction() as connection:
             connection.execute(
@@ -228,7 +232,7 @@ class Journal:
             )
 
     def unfinished(self) -> list[Change]:
-        """Begun, and nobody has seen the end: a guard died, or the answer was lost."""
+        """Changes without an outcome: a guard died, or the answer was lost."""
         return [self._change(*row) for row in self.rows(f"{CHANGES} WHERE outcome IS NULL ORDER BY number")]
 
     def _change(self, number: object, *rest: object) -> Change:
@@ -247,7 +251,8 @@ class Journal:
     def lead(
         self, holder: str, *, now_ms: int, lease_ms: int, applies: bool, topics: Collection[str] = ()
     ) -> Lease:  # fmt: skip
-        """The lease as it is now: ours, if it was free, expired, ours already, or of a dry run and we act."""
+        """Takes the lease if it is free, expired or already `holder`'s, or if it belongs to a dry run and `applies` is true.
+        Returns the lease as it is then, which may be another guard's."""
         with self.transaction() as connection:
             lease = _lease(connection)
             kept = lease is not None and lease.holder == holder and lease.until_ms > now_ms
@@ -266,8 +271,9 @@ class Journal:
             return lease
 
     def renew(self, holder: str, *, now_ms: int, lease_ms: int) -> Lease:
-        """Not one that ran out, though nobody took it: whoever stood still for so long must look again. Nothing is written
-        while more than half of it is left: who asks before every action would wait for the disk every time."""
+        """Never renews a lease that has expired, even if no guard took it: a guard that stood still for that long must look
+        again. Writes only when half of the lease or less is left, because callers ask before every action and would wait for
+        the disk each time."""
         with self.transaction() as connection:
             self._check_lease(connection, holder, now_ms)
             lease = _lease(connection)
@@ -278,7 +284,7 @@ class Journal:
             return replace(lease, until_ms=now_ms + lease_ms)
 
     def stand_down(self, holder: str) -> None:
-        """Others need not wait for the lease to expire."""
+        """Gives up the lease, so that other guards need not wait until it expires."""
         with self.transaction() as connection:
             connection.execute("DELETE FROM lease WHERE holder = ?", (holder,))
 
@@ -299,7 +305,7 @@ class Journal:
         return LeaseLost(f"{self.path}: {who} leads now, not {holder}: nothing was changed")
 
     def set_alarms(self, topic: str, alarms: Sequence[KeptAlarm], *, now_ms: int) -> None:
-        """Those that stand now, and no others."""
+        """Replaces the topic's alarms by those that stand now."""
         alarms_before = {_key(alarm): alarm for alarm in self.alarms(topic)}
         wanted = {_key(alarm): alarm for alarm in alarms}
         if {key: alarm.detail for key, alarm in alarms_before.items()} == {
@@ -317,7 +323,7 @@ class Journal:
             )
 
     def alarms(self, topic: str | None = None) -> list[KeptAlarm]:
-        """Of one topic, or all."""
+        """Of one topic, or of all."""
         rows = self.rows(
             "SELECT topic, kind, partition, broker, detail, first_ms FROM alarms WHERE ?1 IS NULL OR topic = ?1 "
             "ORDER BY topic, kind, partition, broker", topic,
@@ -348,7 +354,7 @@ class Journal:
         ]  # fmt: skip
 
     def note_sizes(self, topic: str, sizes_bytes: Mapping[int, int]) -> None:
-        """By broker, once it is held; the first word of each broker counts until the topic is released."""
+        """Sizes by broker when the hold began: only the first size of each broker is kept, until the topic is released."""
         with self.transaction() as connection:
             connection.executemany(
                 "INSERT OR IGNORE INTO held_sizes VALUES (?, ?, ?)",
@@ -367,7 +373,7 @@ class Journal:
         return sizes
 
     def note_released(self, topic: str, *, now_ms: int) -> None:
-        """A person released it: the guard leaves it alone until everybody is back."""
+        """A person released the topic: the guard leaves it alone until every replica is back."""
         with self.transaction() as connection:
             connection.execute("INSERT OR REPLACE INTO released VALUES (?, ?)", (topic, now_ms))
 
@@ -383,7 +389,7 @@ class Journal:
         return str(rows[0][0]) if rows else None
 
     def note_fact(self, name: str, value: str | None) -> None:
-        """None: it is no longer so."""
+        """None deletes the fact."""
         with self.transaction() as connection:
             connection.execute("DELETE FROM facts WHERE name = ?", (name,))
             if value is not None:
@@ -398,7 +404,7 @@ def _connected(path: Path) -> sqlite3.Connection:
 
 
 def remembers(path: Path, cluster_id: str, topic: str) -> bool:
-    """Where there is no journal, none is made."""
+    """False if there is no journal; creates none."""
     if not path.exists():
         return False
     with Journal.open(path, cluster_id=cluster_id) as journal:

@@ -1,7 +1,7 @@
-"""The file of a journal: where it usually is, how a new one is laid out, and whether one that is there may be used.
+"""The journal's file: its usual place, its tables, and whether an existing file may be used.
 
-A file that is damaged, of another cluster, of another version, or no journal at all is refused with what to do. What is in the
-tables is `journal.py`'s.
+Refuses a file that is damaged, of another cluster, of another version, or not a journal, and says what to do. `journal.py` owns
+the contents of the tables.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ VERSION = 3
 SUFFIX = ".sqlite"
 WRITE_AHEAD = "-wal"
 MAGIC, FORMAT_AT, ROLLBACK_FORMAT = b"SQLite format 3\0", 18, b"\1\1"
-"""Of SQLite's file format: how it begins, and the versions of who may write and read it (2 with a write-ahead log)."""
+"""SQLite's file format: its magic bytes, and the write and read versions at FORMAT_AT (1 with a rollback journal, 2 with a
+write-ahead log)."""
 SCHEMA = """
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE memory (topic TEXT PRIMARY KEY, memory TEXT NOT NULL, statuses TEXT NOT NULL, looked_ms INTEGER NOT NULL);
@@ -70,7 +71,8 @@ def usual_directory(environment: Mapping[str, str]) -> Path:
 
 
 def make_private(path: Path) -> None:
-    """Names of topics and of their settings are nobody else's business. One that is there may be on a disk that is broken."""
+    """Creates the file for its owner only, because names of topics and settings are private. Leaves an existing file alone: its
+    disk may be broken."""
     if path.exists():
         return
     if not path.parent.is_dir():
@@ -80,8 +82,8 @@ def make_private(path: Path) -> None:
 
 
 def copy_in_memory(path: Path) -> sqlite3.Connection | None:
-    """To be read only, of a file beside which SQLite can make none, as on a full disk. None: the newest is not in it, but in
-    its write-ahead log; or it is no database."""
+    """A read-only copy, for a file beside which SQLite can create no other, as on a full disk. None if the newest data is in
+    the write-ahead log, or if this is no database."""
     try:
         log = path.with_name(path.name + WRITE_AHEAD)
         if log.exists() and log.stat().st_size:
@@ -91,7 +93,7 @@ def copy_in_memory(path: Path) -> sqlite3.Connection | None:
         return None
     if not content.startswith(MAGIC):
         return None
-    # As if it had no write-ahead log: a database in memory cannot have one.
+    # Mark it as having no write-ahead log: a database in memory cannot have one.
     content[FORMAT_AT : FORMAT_AT + len(ROLLBACK_FORMAT)] = ROLLBACK_FORMAT
     connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
     connection.deserialize(bytes(content))
@@ -100,11 +102,11 @@ def copy_in_memory(path: Path) -> sqlite3.Connection | None:
 
 
 def checked(path: Path, connection: sqlite3.Connection, cluster_id: str | None) -> str:
-    """The cluster's id, which a new file is given."""
+    """Returns the cluster's id; writes tables and id into a new file."""
     if connection.execute("PRAGMA quick_check").fetchone() != ("ok",):
         raise damaged(path, "SQLite's integrity check failed")
     if cluster_id is not None and _is_empty(connection):
-        # Only then: one that cannot be written can still be read.
+        # Locks only an empty file: one that cannot be written can still be read.
         connection.execute("BEGIN IMMEDIATE")
         if _is_empty(connection):
             for statement in filter(str.strip, SCHEMA.split(";\n")):

@@ -1,6 +1,6 @@
-"""Which journal is meant, the one that is named or the usual one of the cluster, and who may begin one.
+"""Opens the journal that is meant: the named file or the cluster's usual one. Decides whether a missing one is created.
 
-Of the cluster only its id is asked. What is in a journal is `journal.py`'s.
+Asks the cluster only for its id. `journal.py` owns what is in a journal.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from headstone.guard.ledger.journal_file import usual_journal
 
 
 def open_journal(admin: Admin, named: Path | None) -> Journal:
-    """Of a cluster that is guarded: begun if it is not there."""
+    """For guarding the cluster: created if it does not exist."""
     path, cluster_id = journal_place(admin, named)
     return Journal.open(path, cluster_id=cluster_id)
 
 
 def journal_place(admin: Admin, named: Path | None) -> tuple[Path, str]:
-    """And the cluster's id."""
+    """The path of the journal, and the cluster's id."""
     cluster_id = admin.describe([]).cluster_id
     if not cluster_id:
         raise Unfinished("the cluster does not report its ID, which the journal needs")
@@ -29,7 +29,7 @@ def journal_place(admin: Admin, named: Path | None) -> tuple[Path, str]:
 
 
 def open_known(cluster_id: str, named: Path | None) -> Journal:
-    """One that is there: to ask does not begin one."""
+    """Raises UsageError if there is no journal: asking a question does not create one."""
     path = named or usual_journal(cluster_id, os.environ)
     if not path.exists():
         raise UsageError(
@@ -48,7 +48,7 @@ def open_without_cluster(named: Path | None, why: Unfinished) -> Journal:
 
 
 def open_if_there(admin: Admin, named: Path | None) -> Journal | None:
-    """None is made where there is none: nothing was learnt yet."""
+    """None if no journal is named and the usual one does not exist: nothing was learnt yet."""
     cluster_id = admin.describe([]).cluster_id
     path = named or usual_journal(cluster_id, os.environ)
     if named is None and not path.exists():

@@ -1,6 +1,6 @@
-"""What a journal keeps, as values: changes, alarms, readings, who leads, what is remembered of a topic.
+"""What a journal keeps, as values: changes, alarms, readings, the lease, the memory of a topic.
 
-No file and no SQL: those are `journal.py`'s.
+No file and no SQL: those are in `journal.py`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from headstone.coordination.guard_values import Configs, Memory, Status, Verdict
 
 BEGUN = None
-"""Outcome of a change whose end nobody has seen: it was carried out, or not."""
+"""Outcome of a change whose end is not known: it may have been carried out or not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,14 +30,14 @@ class Change:
     ended_ms: int | None = None
     outcome: str | None = BEGUN
     times: int = 1
-    """How often it was tried: one that was refused and is tried again as it was is the same change."""
+    """How often it was tried: the same change, tried again after a refusal, is the same row."""
     last_ms: int | None = None
-    """When it was tried again, the last time."""
+    """When it was tried last, if more than once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptAlarm:
-    """Something a person must know, as long as it is so. topic is empty where it is about the cluster or the guard."""
+    """Something that a person must know while it lasts. `topic` is empty if it is about the cluster or the guard."""
 
     kind: str
     topic: str = ""
@@ -49,8 +49,8 @@ class KeptAlarm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """A replica that was read and compared with the others; read_ms is when that began. verdict None: it could not be read,
-    and detail says why."""
+    """One replica, read and compared with the others; `read_ms` is when the reading began. `verdict` is None if it could not be
+    read, and `detail` says why."""
 
     partition: int
     broker: int
@@ -64,11 +64,11 @@ class Lease:
     holder: str
     until_ms: int
     applies: bool
-    """False: of a dry run, which gives way to a guard that acts."""
+    """False for a dry run, which gives way to a guard that acts."""
     topics: tuple[str, ...] = ()
-    """The topics its guard watches, sorted; empty: every compacted topic."""
+    """The topics that its guard watches, sorted; empty: every compacted topic."""
     epoch: int = 0
-    """One more each time that it is taken, also by the same guard after it ran out: what was decided before is void."""
+    """Rises whenever the lease is taken, also by the same guard after it had expired: decisions from before are void."""
 
     def watches(self, topic: str) -> bool:
         return not self.topics or topic in self.topics
@@ -76,7 +76,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remembered:
-    """Of one topic, as it was decided last."""
+    """A topic's memory and statuses as of its last decision."""
 
     memory: Memory
     statuses: tuple[Status, ...] = ()

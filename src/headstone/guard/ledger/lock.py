@@ -1,6 +1,6 @@
-"""Whether a guard runs on this machine with a journal, also one that it cannot write: a lock beside the file.
+"""Shows that a guard runs on this machine with a journal, even one that it cannot write: a lock beside the file.
 
-The system gives the lock up with the process, however that ends. Who leads is the journal's to tell.
+The system releases the lock when the process ends, however it ends. The journal itself says who leads.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SUFFIX = ".runs"
 
 @contextmanager
 def present(journal: Path) -> Iterator[None]:
-    """Guards of one journal do not keep each other out. Without room for the file it is not shown, and nothing else."""
+    """Shared by the guards of one journal. If the lock file cannot be created, the guard runs without showing it."""
     number = None
     with suppress(OSError):
         number = os.open(_lock_of(journal), os.O_RDWR | os.O_CREAT, 0o600)

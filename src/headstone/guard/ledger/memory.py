@@ -1,8 +1,8 @@
-"""What the guard remembers between two looks: the newest in this process, on the disk whatever a restart must not lose.
+"""The guard's memory between two looks: the newest in this process, and on disk everything that a restart must not lose.
 
-A memory that is a little older is only more careful: who was complete earlier is in danger earlier. So what only moves on with
-time (log ends, when replicas were last complete or excused) is written now and then, and everything else at once. Without
-this, a cluster of ten thousand partitions would be written whole at every look.
+An older memory is only more careful: a replica that was complete earlier is in danger earlier. So what merely advances with
+time (log ends, when replicas were last complete or excused) is written now and then, and everything else at once. Otherwise a
+cluster of ten thousand partitions would be written in full at every look.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from headstone.guard.ledger.journal_values import Reading, Remembered
 
 IDLE_MS = 300_000
 RETENTION_SHARE = 8
-"""Or this part of the topic's delete.retention.ms, so that a restart costs little of its slack."""
+"""Or after the topic's delete.retention.ms divided by this, if that is less, so that a restart costs little of its slack."""
 IDLE_SHARE, IDLE_TOPICS_MIN = 8, 50
-"""Of the topics that are due only by time, so many at one look."""
+"""Topics that are due only by time: at each look at most one in IDLE_SHARE of all topics, or IDLE_TOPICS_MIN if that is
+more."""
 
 
 class Recollection:
-    """Of the guard that leads. Whoever does not must `forget`: another one writes then."""
+    """Of the leading guard. A guard that does not lead must call `forget`, because another one writes then."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -36,14 +37,15 @@ class Recollection:
         return self._newest[topic] if topic in self._newest else self._journal.memory(topic)
 
     def newest(self, topic: str, memories: Mapping[str, Memory]) -> Memory:
-        """The same where the journal cannot be read either: then what is known from before."""
+        """Like `memory`; if the journal cannot be read either, takes it from `memories`."""
         try:
             return self.memory(topic)
         except HeadstoneError:
             return memories.get(topic, Memory())
 
     def note_found(self, topic: str, present: Configs) -> Configs:
-        """Just before it is held: on the disk when it returns. What goes back once the hold is over."""
+        """Call just before the topic is held: `present` is on disk when it returns. Returns what to restore when the hold is
+        over."""
         memory = self.memory(topic)
         corrected = with_found(memory, present)
         if corrected != memory:
@@ -57,12 +59,12 @@ class Recollection:
         self._written.clear()
 
     def drop(self, topic: str) -> None:
-        """Somebody may have corrected it on the disk."""
+        """Forgets the copy in this process: the one on disk may have been corrected."""
         self._newest.pop(topic, None)
         self._written.pop(topic, None)
 
     def keep(self, decided: Mapping[str, Remembered], *, holder: str, now_ms: int, looked_ms: int | None) -> None:
-        """On the disk when it returns, as far as it matters; nothing at all if `holder` does not lead any more."""
+        """When it returns, what matters is on disk. Writes nothing if `holder` no longer leads."""
         matters = {topic: what_matters(kept) for topic, kept in decided.items()}
         urgent = [topic for topic in decided if topic not in self._written or self._written[topic][0] != matters[topic]]
         aged = sorted(
@@ -80,7 +82,7 @@ class Recollection:
 
 
 def what_matters(kept: Remembered) -> object:
-    """All but what moves on with time by itself."""
+    """Everything except what merely advances with time."""
     memory = kept.memory
     away = tuple(replace(away, excused_ms=None) for away in memory.away)
     return (
@@ -96,7 +98,8 @@ def _idle_ms(memory: Memory) -> int:
 
 
 def released_by_person(memory: Memory, released_ms: int | None) -> Memory:
-    """As if the guard had seen somebody undo it: told, and left alone until everybody is back."""
+    """The memory as if the guard had seen a person undo the hold: it reports that, and leaves the topic alone until every
+    replica is back."""
     hold = memory.hold
     if hold is None or released_ms is None or hold.asked_ms > released_ms:
         return memory
@@ -107,7 +110,8 @@ def released_by_person(memory: Memory, released_ms: int | None) -> Memory:
 
 
 def with_readings(seen: TopicSeen, readings: Sequence[Reading], now_ms: int) -> TopicSeen:
-    """One that could not be judged is forgotten after a while: it is read again."""
+    """Adds the readings to the replicas. A reading that could not judge its replica expires after a while, so the replica is
+    read again."""
     by_replica = {
         (reading.partition, reading.broker): reading
         for reading in readings
@@ -126,7 +130,7 @@ def with_readings(seen: TopicSeen, readings: Sequence[Reading], now_ms: int) -> 
 
 
 def without_wishes(before: Memory, decided: Memory) -> Memory:
-    """Of a dry run: what was learnt, but no hold and no readmission that nobody asked the cluster for."""
+    """For a dry run: keeps what was learnt, but no hold and no readmission that was never requested from the cluster."""
     hold = decided.hold
     if before.hold is None or hold is None or hold.asked_ms != before.hold.asked_ms or (
         hold.released_ms != before.hold.released_ms

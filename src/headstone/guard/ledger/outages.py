@@ -1,7 +1,7 @@
-"""Outages that the guard has seen: how long a replica was away, from when it last had everything until it was back.
+"""Outages that the guard has seen: how long a replica was away, from when it was last complete until it was back.
 
-The longest that ended is in the journal, one per cluster; those that last are in its memories. What an outage says
-about settings is `check/rules.py`'s. Asks nobody.
+The journal keeps the longest that ended, one per cluster; outages that last are in the memories. `check/rules.py` says what an
+outage means for settings. Asks no broker.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from headstone.guard.ledger.journal import Journal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outage:
-    """Of one replica of the topic. A guard that did not look for a while knows no better than when it last did; and who is
-    away again before it was read is away all along."""
+    """Of one replica. If the guard did not look for a while, the replica counts as complete only until the last look before. A
+    replica that leaves again before it was read counts as away all the time."""
 
     topic: str
     broker: int
@@ -29,7 +29,7 @@ class Outage:
 
 
 def ended(topic: str, before: Memory, after: Memory, asked_ms: int) -> Iterator[Outage]:
-    """By one look: those who are back, who are assigned no more, and whom the guard has decided to take out."""
+    """Outages that ended by this look: the replica is back, no longer assigned, or the guard has decided to take it out."""
     left = {(away.partition, away.broker) for away in after.away if _lasts(away)}
     for away in before.away:
         if _lasts(away) and (away.partition, away.broker) not in left:
@@ -47,14 +47,15 @@ def _lasts(away: Away) -> bool:
 
 
 def _outage(topic: str, away: Away, until_ms: int) -> Iterator[Outage]:
-    """None of a new copy, which was never there. One that was away at the guard's first look is too late at once."""
+    """Nothing for a new copy, which was never there. A replica that was already away at the guard's first look, and so too late
+    at once, counts from that look."""
     from_ms = away.since_ms if away.complete_ms is None and away.too_late else away.complete_ms
     if from_ms is not None and not away.unread:
         yield Outage(topic=topic, broker=away.broker, from_ms=from_ms, until_ms=until_ms)
 
 
 def note_longest(journal: Journal, outages: Iterable[Outage]) -> None:
-    """Remembers the longest of these, if none that was noted before is as long."""
+    """Keeps the longest of these if it is longer than the one in the journal."""
     longest = max(outages, key=lambda outage: outage.span_ms, default=None)
     noted = longest_noted(journal) if longest is not None else None
     if longest is not None and (noted is None or noted.span_ms < longest.span_ms):
@@ -72,7 +73,7 @@ def longest_noted(journal: Journal) -> Outage | None:
 
 
 def longest_known(journal: Journal, *, now_ms: int) -> Outage | None:
-    """Of those that ended and those that last."""
+    """Over outages that have ended and those that last."""
     noted = longest_noted(journal)
     outages = [] if noted is None else [noted]
     for topic, kept in journal.topics().items():

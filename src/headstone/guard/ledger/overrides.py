@@ -1,7 +1,8 @@
-"""Own overrides of a topic, of one broker and of the cluster's default: read, and changed with the journal before and behind.
+"""Overrides of a topic, of one broker and of the cluster's default: reads them, and changes them with the journal before and
+after.
 
-A change is in the journal before it is made, and again when its end is known. Both take time, and so does the way to a broker:
-whether it still may be made is asked once that broker is reached. Which, when and why is decided elsewhere.
+A change is in the journal before it is made, and again when its outcome is known. Journal and connection both take time, so
+whether the change may still be made is checked once its broker is reached. Which, when and why is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from headstone.guard.ledger.journal_values import Change
 BROKER = "broker "
 DONE = "done"
 Void = Callable[[], bool]
-"""Says just before a call that it comes too late."""
+"""Checked just before a call: true if it comes too late."""
 
 
 class TooLate(Unfinished):
-    """What it was decided by is too old by now: nothing was sent."""
+    """The decision is based on data that is too old: nothing was sent."""
 
 
 def never() -> bool:
-    """Of what does no harm however late it comes."""
+    """For changes that do no harm however late they come."""
     return False
 
 
@@ -39,13 +40,13 @@ def refuse_late(void: Void) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resource:
-    """A topic, or a broker; neither: the cluster's default."""
+    """A topic or a broker; with neither, the cluster's default."""
 
     topic: str | None = None
     broker: int | None = None
 
     def __str__(self) -> str:
-        """As the journal names it."""
+        """As in the journal."""
         if self.topic is not None:
             return f"topic {self.topic}"
         return "cluster default" if self.broker is None else f"{BROKER}{self.broker}"
@@ -55,12 +56,12 @@ CLUSTER_DEFAULT = Resource()
 
 
 def broker_or_default(text: str) -> Resource:
-    """Of an entry of the journal that is not about a topic."""
+    """The resource of a journal entry that is not about a topic."""
     return Resource(broker=int(text.removeprefix(BROKER))) if text.startswith(BROKER) else CLUSTER_DEFAULT
 
 
 def own_values(admin: Admin, resource: Resource, names: Sequence[str]) -> Configs:
-    """None: it has no override of that name."""
+    """By name; None if there is no override of that name."""
     configs = (
         admin.broker_configs(resource.broker)
         if resource.topic is None
@@ -70,7 +71,7 @@ def own_values(admin: Admin, resource: Resource, names: Sequence[str]) -> Config
 
 
 def alter(admin: Admin, resource: Resource, changes: Mapping[str, str | None], *, void: Void = never) -> None:
-    """Nothing of it is written down. TooLate if it is void by the time a broker is reached."""
+    """Changes without the journal. Raises TooLate if `void()` is true when the broker is reached."""
     check = partial(refuse_late, void)
     if resource.topic is not None:
         admin.alter_topic(resource.topic, changes, check=check, repeatable=dict(changes) == dict(HOLD))
@@ -81,7 +82,7 @@ def alter(admin: Admin, resource: Resource, changes: Mapping[str, str | None], *
 
 
 def change(admin: Admin, journal: Journal, resource: Resource, entry: Change, *, void: Void = never) -> None:
-    """To the new values of the entry."""
+    """Sets the entry's new values."""
     journaled(journal, entry, lambda: alter(admin, resource, dict(entry.new), void=void))
 
 

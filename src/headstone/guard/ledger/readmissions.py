@@ -1,6 +1,6 @@
-"""Readmissions that were begun and are not over, as the journal keeps them; and who may carry them out at a time.
+"""Unfinished readmissions, as the journal keeps them, and the lock that lets one process at a time carry them out.
 
-Whoever dies leaves them as they are, and the next run goes on. Asks no broker.
+A process that dies leaves them as they are, and the next run continues. Asks no broker.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ COLUMNS = (
     "topic", "partition", "broker", "replicas", "expelled", "was_away", "verified", "tries", "began_ms", "topic_id", "by_guard",
     "added_ms",
 )  # fmt: skip
-"""Of the table, in the order of `_row`."""
+"""The table's columns, in the order of `_row`."""
 LOCK_SUFFIX = ".readmit"
 LOCK_SECONDS_MAX, PAUSE_SECONDS = 60.0, 0.2
-"""A person waits so long for the guard's own step."""
+"""How long a person's run waits for the guard to finish its step."""
 
 
 def open_readmissions(journal: Journal) -> list[Readmission]:
-    """The one that was kept last comes last."""
+    """Most recently written last."""
     rows = journal.rows(f"SELECT {', '.join(COLUMNS)} FROM readmissions ORDER BY rowid")
     return [_readmission(*row) for row in rows]
 
@@ -50,7 +50,7 @@ def _row(kept: Readmission) -> tuple[object, ...]:
 
 
 def keep_readmission(journal: Journal, kept: Readmission, *, over: bool = False) -> None:
-    """On the disk when it returns."""
+    """On disk when it returns. `over` deletes it."""
     with journal.transaction() as connection:
         own = kept.topic, kept.partition, kept.broker
         connection.execute("DELETE FROM readmissions WHERE topic = ? AND partition = ? AND broker = ?", own)
@@ -60,15 +60,15 @@ def keep_readmission(journal: Journal, kept: Readmission, *, over: bool = False)
 
 
 class Busy(Unfinished):
-    """Somebody else carries readmissions out; nothing was changed."""
+    """Another process carries readmissions out; nothing was changed."""
 
 
 @contextmanager
 def alone(
     journal: Journal, *, seconds_max: float = 0.0, pause: Callable[[float], None] = time.sleep
 ) -> Iterator[None]:  # fmt: skip
-    """One process at a time; the system gives the lock up with the process, however that ends. A guard has it for a moment at
-    each look, which is waited for; a person's run has it until it is over."""
+    """Holds the lock for one process at a time; the system releases it when the process ends. A guard holds it for a moment at
+    each look, so callers may wait; a person's run holds it until it is over."""
     until_s = time.monotonic() + seconds_max
     with journal.path.with_name(journal.path.name + LOCK_SUFFIX).open("w") as lock:
         while not _is_locked(lock):

@@ -1,9 +1,9 @@
-"""The ledger of settings that are changed for a while: a readmission's hold of its topic and limit for the copy, and the
-cluster's default that holds all topics. Put back exactly as found.
+"""The ledger of temporary settings: a readmission's hold and throttle, and the cluster default that holds all topics. Restored
+exactly as found.
 
-What was found is in the journal before it is changed, so that the next run of a killed one puts it back. What somebody else has
-changed meanwhile is theirs, and stays. Which settings, and when, is decided elsewhere; what became of a change is told by the
-journal's `changes`.
+The old value is in the journal before the change, so that the next run restores it if this one is killed. A value that somebody
+else has set meanwhile stays. Which settings, and when, is decided elsewhere; the journal's `changes` tell what became of each
+change.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ from headstone.log.topic_partition import TopicPartition
 from headstone.units import size
 
 THROTTLED, RATE = "follower.replication.throttled.replicas", "follower.replication.throttled.rate"
-"""Of the topic, and of the broker that copies. Only the one that copies is limited: leaders serve nobody else by it."""
+"""THROTTLED is a topic's setting, RATE that of the copying broker. Only the copying broker is throttled, so leaders serve all
+others unthrottled."""
 EVERYBODY = "*"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TemporaryChange:
-    """Of a topic, of one broker, or of the cluster's default (neither). `old`: its own overrides before; a value of None:
-    there was none. `number` is its own in the journal, once it is there."""
+    """Of a topic, of one broker, or (neither) of the cluster's default. `old`: the overrides before; None if there was none.
+    `number` identifies the change in the journal once it is there."""
 
     topic: str | None = None
     broker: int | None = None
@@ -46,17 +47,17 @@ class TemporaryChange:
 
 
 def temporary_changes(journal: Journal) -> list[TemporaryChange]:
-    """Of readmissions, in the order in which they were begun."""
+    """Those of readmissions, oldest first."""
     return [kept for kept in _open_changes(journal) if kept.resource != CLUSTER_DEFAULT]
 
 
 def default_before(journal: Journal) -> Configs | None:
-    """What all topics that are held by the cluster's default go back to; None: nothing is held by it."""
+    """What to restore in the cluster's default once no topic is held by it; None if none is."""
     return next((kept.old for kept in _open_changes(journal) if kept.resource == CLUSTER_DEFAULT), None)
 
 
 def note_default_before(journal: Journal, previous: Configs, *, reason: str, now_ms: int) -> None:
-    """Before the default is changed. What was found the first time is what goes back."""
+    """Call before the default is changed. Only the values found the first time are kept and restored."""
     if default_before(journal) is None:
         keep_change(journal, TemporaryChange(old=previous, new=DEFAULT_HOLD, reason=reason, began_ms=now_ms))
 
@@ -89,7 +90,7 @@ def _text(value: object) -> str | None:
 
 
 def keep_change(journal: Journal, temporary: TemporaryChange) -> None:
-    """Before it is made: on the disk when it returns."""
+    """Call before the change is made: it is on disk when this returns."""
     with journal.transaction() as connection:
         (number,) = connection.execute("SELECT coalesce(max(number), 0) + 1 FROM temporary_changes").fetchone()
         _insert(connection, replace(temporary, number=number))
@@ -127,7 +128,7 @@ def throttle_copy(
     admin: Admin, journal: Journal, partition: TopicPartition, broker: int, *, bytes_per_second: int, evidence: str,
     now_ms: int,
 ) -> None:  # fmt: skip
-    """Where somebody limits it already, that stays as it is."""
+    """Leaves an existing throttle as it is."""
     reason = f"broker {broker} re-replicates {partition}, at {size(bytes_per_second)} a second"
     ((_, rate),) = own_values(admin, Resource(broker=broker), [RATE])
     if rate is None:
@@ -147,7 +148,7 @@ def is_throttled(admin: Admin, partition: TopicPartition, broker: int) -> bool:
 
 
 def with_replica(listed: str | None, partition: int, broker: int) -> str:
-    """Kafka's list of throttled replicas, such as 0:1,0:2, with one more; * is everybody."""
+    """Adds one replica to Kafka's list of throttled replicas, such as 0:1,0:2; * means all replicas."""
     members = [member for member in (listed or "").split(",") if member]
     wanted = f"{partition}:{broker}"
     if EVERYBODY in members or wanted in members:
@@ -158,7 +159,7 @@ def with_replica(listed: str | None, partition: int, broker: int) -> str:
 def _change_for_now(
     admin: Admin, journal: Journal, temporary: TemporaryChange, *, reason: str, evidence: str, now_ms: int
 ) -> None:
-    """However often a setting is changed, its first old value is what goes back."""
+    """If a setting is changed several times, its first old value is restored."""
     if temporary.topic is not None:
         temporary = replace(temporary, topic_id=admin.describe([temporary.topic]).topic_ids.get(temporary.topic))
     same = next(
@@ -189,8 +190,9 @@ def _names(temporary: TemporaryChange) -> list[str]:
 def put_back(
     admin: Admin, journal: Journal, temporary: TemporaryChange, *, evidence: str, now_ms: int, void: Void
 ) -> list[str]:
-    """What could not be put back, in words: somebody else's values stay. `evidence`: who does it, or by whose word. TooLate if
-    it is void just before the cluster is told: the guard may count on it by then."""
+    """Restores the old values, except where somebody else has changed them; returns those in words. `evidence`: who does it, or
+    on whose request. Raises TooLate if `void()` is true just before the change is sent: the guard may rely on the hold by then.
+    """
     if is_gone(admin, temporary):
         forget_change(journal, temporary)
         return [f"{temporary.resource} was deleted meanwhile: there is nothing to put back"]
@@ -209,7 +211,7 @@ def put_back(
 
 
 def values_before(journal: Journal, resource: Resource, present: Configs, *, topic_id: str | None = None) -> Configs:
-    """What these settings go back to: the old value where ours still stands; a value that somebody else set stays."""
+    """What these settings go back to: the old value where the guard's own still stands; a value set by somebody else stays."""
     before = dict(present)
     for temporary in temporary_changes(journal):
         if temporary.resource == resource and temporary.topic_id in (None, topic_id):
@@ -219,21 +221,22 @@ def values_before(journal: Journal, resource: Resource, present: Configs, *, top
 
 
 def is_counted_on(journal: Journal, temporary: TemporaryChange) -> bool:
-    """The guard found this hold and relies on it: it would take whoever puts it back for a person, and hold no more."""
+    """True if the guard found this hold and relies on it. If it were restored, the guard would take that for a person's
+    decision and hold no more."""
     if temporary.topic is None or temporary.new != HOLD:
         return False
     return state_of(journal.memory(temporary.topic)) in STANDING
 
 
 def is_gone(admin: Admin, temporary: TemporaryChange) -> bool:
-    """True if its topic was deleted, also if there is another one of the same name now."""
+    """True if its topic was deleted, also if a new one has the same name."""
     return temporary.topic is not None and not still_there(
         admin.describe([temporary.topic]), temporary.topic, temporary.topic_id
     )
 
 
 def forget_change(journal: Journal, temporary: TemporaryChange) -> None:
-    """Of a topic that is gone: there is nothing to put back."""
+    """Drops the change from the journal without restoring anything."""
     with journal.transaction() as connection:
         connection.execute("DELETE FROM temporary_changes WHERE number = ?", (temporary.number,))
 

@@ -1,7 +1,7 @@
-"""Whether a topic is still the one that was meant: deleted and made anew under its old name, it has another id.
+"""Whether a topic is still the same one: if it was deleted and created again under its name, it has another id.
 
-What was remembered of the old one, held or changed for it says nothing of the new one. Asks; what becomes of it is ended by
-`acting/deleted_topics.py`.
+What was remembered, held or changed for the old topic says nothing about the new one. Asks only; `acting/deleted_topics.py`
+closes what is left of the old topic.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from headstone.errors import Unfinished
 
 
 def is_another(memory: Memory, seen: TopicSeen) -> bool:
-    """Of a cluster that gives no ids nobody can tell."""
+    """False if the cluster gives no topic ids."""
     return None not in (memory.topic_id, seen.topic_id) and memory.topic_id != seen.topic_id
 
 
 def still_there(state: ClusterState, topic: str, topic_id: str | None) -> bool:
-    """False only if the cluster says so: the topic was deleted, or has another id than this one."""
+    """False only if the cluster says so: the topic was deleted, or has an id other than `topic_id`."""
     if any(partition.error == UNKNOWN_TOPIC for partition in state.topics.get(topic, {}).values()):
         return False
     return topic_id is None or state.topic_ids.get(topic, topic_id) == topic_id
 
 
 def refuse_another(admin: Admin, topic: str, topic_id: str | None) -> None:
-    """Asked just before a topic is changed: nothing that was decided for the old one is done to the new one."""
+    """Call just before changing a topic, so that a decision about the old topic is never applied to the new one."""
     if topic_id is not None and not still_there(admin.describe([topic]), topic, topic_id):
         raise Unfinished(f"topic {topic} was deleted or recreated meanwhile: nothing was changed")

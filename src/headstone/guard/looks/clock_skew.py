@@ -1,9 +1,9 @@
-"""How far brokers' clocks are known to be apart, from what brokers tell of them without meaning to.
+"""How far brokers' clocks are known to be apart, from what brokers reveal without being asked for their time.
 
-A reading bounds one broker's clock against the guard's. The coordinators' own topics are stamped by the brokers that lead
-them: a timestamp in the future proves a clock ahead, when it is first seen; one that came between two looks and is older than
-the first of them proves a clock behind. What cannot be learnt over the wire is in docs/rfcs/0003-guard.md: a margin, and
-agents, stand in for it. Asks nobody.
+A reading bounds one broker's clock against the guard's. The leaders of the coordinators' topics stamp their records. A
+timestamp in the future proves, when it is first seen, that the clock is ahead. A timestamp that appeared between two looks but
+is older than the first of them proves that the clock is behind. What the wire does not reveal is covered by a margin and by
+agents (docs/rfcs/0003-guard.md). Asks no broker.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from headstone.log.topic_partition import TopicPartition
 
 STAMPED_BY_BROKERS = ("__consumer_offsets", "__transaction_state")
 KEPT_MS, KEPT_POLLS = 3_600_000, 10
-"""What was proved is told to every look for so long, whichever is longer: the one that proved it may have been at one topic, or
-was thrown away, and some topics may be unknown for a while. Each topic then remembers it by its own rule."""
+"""Every look gets what was proved for this long, whichever is longer: the look that proved it may have covered one topic or
+been thrown away, and some topics may be unknown for a while. Each topic then remembers it by its own rule."""
 UNCOMMITTED_MS = 30_000
-"""A record that is new to a look may have been written this long before the look before: it shows once the ISR has it."""
+"""A record that is new to a look may have been written this long before the previous look: it shows only once the ISR has
+it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """One broker's clock less the guard's: no less than earliest_ms, no more than latest_ms; None: nothing is known."""
+    """One broker's clock minus the guard's is between `earliest_ms` and `latest_ms`; None: no bound is known."""
 
     earliest_ms: int | None
     latest_ms: int | None
@@ -39,7 +40,7 @@ class Stamps:
 
 
 class Clocks:
-    """What looks before have shown; an empty one knows nothing of clocks that are behind."""
+    """What previous looks have shown. A new one cannot yet recognise clocks that are behind."""
 
     def __init__(self, *, poll_ms: int = 0) -> None:
         self._before: dict[TopicPartition, tuple[int, int]] = {}
@@ -47,18 +48,19 @@ class Clocks:
         self._proved: list[tuple[int, tuple[int, int]]] = []
 
     def difference_ms(self, readings: Sequence[Reading], now_ms: int) -> int:
-        """By this look and by those of just before, whatever they were of. Now may be before then: clocks are set."""
+        """By this look and by recent ones, whichever topics they covered. `now_ms` may be earlier than a recent look: clocks
+        are set back."""
         self._proved = [(ms, sides) for ms, sides in self._proved if abs(now_ms - ms) <= self._kept_ms]
         sides = _sides_ms(readings)
         if any(sides):
-            # One that proves no more, and is forgotten sooner, is not kept beside it.
+            # Drop what proves no more than this and expires sooner.
             kept = [known for known in self._proved if known[1][0] > sides[0] or known[1][1] > sides[1]]
             self._proved = [*kept, (now_ms, sides)]
         ahead_ms = max((known[0] for _, known in self._proved), default=0)
         return ahead_ms + max((known[1] for _, known in self._proved), default=0)
 
     def reading(self, stamps: Stamps) -> Reading:
-        """A stamp counts when it is first seen: its record may outlive by years the clock that was wrong."""
+        """A timestamp counts only when it is first seen: its record may outlive the wrong clock by years."""
         ahead_ms: list[int] = []
         behind_ms: list[int] = []
         for partition, newest in stamps.newest_ms.items():
@@ -72,13 +74,13 @@ class Clocks:
 
 
 def largest_difference_ms(readings: Sequence[Reading]) -> int:
-    """That two clocks differ by at least, if those of which nothing is known are right, as the guard's is."""
+    """At least this much between two clocks, taking the guard's clock, and every clock without bounds, for right."""
     ahead_ms, behind_ms = _sides_ms(readings)
     return ahead_ms + behind_ms
 
 
 def _sides_ms(readings: Sequence[Reading]) -> tuple[int, int]:
-    """By how much some clock is ahead of the guard's, and some clock behind it."""
+    """How far the furthest clock is ahead of the guard's, and how far the furthest is behind it."""
     ahead_ms = max((reading.earliest_ms for reading in readings if reading.earliest_ms is not None), default=0)
     behind_ms = min((reading.latest_ms for reading in readings if reading.latest_ms is not None), default=0)
     return max(ahead_ms, 0), max(-behind_ms, 0)

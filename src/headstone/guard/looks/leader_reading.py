@@ -1,8 +1,9 @@
-"""How much a look reads of the leaders for those that are away: so many bytes, for so long, and everybody in turn.
+"""How much a look reads from leaders on behalf of absent replicas: bounded in bytes and time, with leaders and partitions in
+turn.
 
-Owns the budgets of one look and whose turn it is at the next. One leader is asked after the other, and each answer is worked
-off before the next one is fetched, so that one answer is in memory at a time; what is left when bytes or time are used up comes
-first at the next look. What the batches say, and from where on they are wanted, is `missed.py`'s.
+Owns the budget of one look and whose turn is next. Asks one leader after the other, and processes each answer before fetching
+the next, so only one answer is in memory. What is left when bytes or time run out comes first at the next look. `missed.py`
+interprets the batches and says from which offset they are needed.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ from headstone.log.shown import visible
 from headstone.log.topic_partition import TopicPartition
 
 LOOK_BYTES_MAX = 64 << 20
-"""Of all leaders together: two MiB a second at the usual poll, which neither the network nor this process feels."""
+"""Of all leaders together: 2 MiB a second at the usual poll interval, which neither the network nor this process notices."""
 ANSWER_BYTES_MAX = 16 << 20
 """Of one leader: what is in memory at a time."""
 PARTITION_BYTES_MAX = 1 << 20
-"""About the largest batch that Kafka takes by default."""
+"""About Kafka's default maximum for a batch."""
 POLL_SHARE = 0.2
 """Of the time between two looks. The decision waits for the reading, and a hold for the decision."""
 SECONDS_MAX = 6.0
-"""That share of the usual poll."""
+"""POLL_SHARE of the usual poll interval."""
 NAMED_MAX = 5
 UNSEEN = "stamps of clients in what is missing elsewhere are not seen"
 COUNTS = "what those that are away have missed counts as deletions"
@@ -42,7 +43,7 @@ Seconds = Callable[[], float]
 
 @dataclass(slots=True, kw_only=True)
 class _Budget:
-    """What is left of one look."""
+    """What is left for one look."""
 
     bytes_left: int
     ends_s: float
@@ -51,20 +52,20 @@ class _Budget:
 
 
 class LeaderReading:
-    """Kept from look to look by who wants to know what was missed."""
+    """Kept from look to look by a caller that needs to know what absent replicas missed."""
 
     def __init__(self, missed: Missed, *, seconds_max: float = SECONDS_MAX, seconds: Seconds = time.monotonic) -> None:
         self._missed, self._seconds_max, self._seconds = missed, seconds_max, seconds
         self._leader = -1
-        """Whose turn was the last."""
+        """The leader whose turn was last."""
         self._partition: dict[int, TopicPartition] = {}
-        """By leader: up to where its partitions had their turn."""
+        """By leader: the last partition that had its turn."""
 
     def learn(
         self, admin: Admin, topics: tuple[TopicSeen, ...], problems: list[str], unread: list[str], *, whole: bool
     ) -> tuple[TopicSeen, ...]:
-        """The topics, with what was read of them. `whole`: what was not seen does not exist any more. `unread`: what this user
-        may not read, which is no problem: it is held for earlier."""
+        """Returns the topics with what was read of them. `whole`: anything not in `topics` no longer exists. `unread`: gets
+        what this user may not read; that is not a problem, such topics are only held earlier."""
         budget = _Budget(
             bytes_left=LOOK_BYTES_MAX, ends_s=self._seconds() + self._seconds_max, denied=set(), problems=problems
         )
@@ -83,7 +84,7 @@ class LeaderReading:
     def _fetch(
         self, admin: Admin, wanted: Mapping[int, Mapping[TopicPartition, int]], budget: _Budget
     ) -> Iterator[tuple[TopicPartition, bytes]]:
-        """One after the other; the time that is taken to work off each counts too."""
+        """One leader after the other. The time that the caller takes to process each answer counts too."""
         leaders = sorted(wanted)
         first = bisect_right(leaders, self._leader)
         leaders = [*leaders[first:], *leaders[:first]]
@@ -113,7 +114,8 @@ class LeaderReading:
         self._partition[leader] = asked[-1]
         all_whole = True
         for number, (partition, data) in enumerate(given):
-            # The first comes whole, however large its batch is. What the end of the answer cut off is first next time.
+            # The first batch comes whole, however large. A partition whose data the end of the answer cut off comes first next
+            # time.
             if number and is_cut_off(data):
                 all_whole = False
                 continue
@@ -125,8 +127,8 @@ class LeaderReading:
 
 
 def in_turn(partitions: Iterable[TopicPartition], last: TopicPartition | None) -> list[TopicPartition]:
-    """In order, from behind the last one that had its turn. What is before it in the topic with which that begins waits until
-    the next look: a question names each topic once."""
+    """In order, from after `last` and around. Partitions of the first topic that come before that point wait for the next look:
+    a request names each topic once."""
     ordered = sorted(partitions)
     first = 0 if last is None else bisect_right(ordered, last)
     behind, before = ordered[first:], ordered[:first]
@@ -134,7 +136,7 @@ def in_turn(partitions: Iterable[TopicPartition], last: TopicPartition | None) -
 
 
 def is_cut_off(data: bytes) -> bool:
-    """Not even its first batch is whole."""
+    """Not even the first batch is complete."""
     if len(data) < LOG_OVERHEAD:
         return True
     (length,) = struct.unpack_from(">i", data, LENGTH_AT)

@@ -1,7 +1,8 @@
-"""One look at a cluster: every compacted topic as the guard's decision wants it told, at a cost that is bounded.
+"""One look at a cluster: every compacted topic in the form that the guard's decision needs, at bounded cost.
 
-A few questions to any broker, a few to each broker, for all topics at once; brokers are asked at the same time. Who does not
-answer costs one deadline and is a problem of the look, never its end. Changes nothing, remembers nothing, decides nothing.
+A few requests to any broker and a few to each broker, for all topics at once; brokers are asked concurrently. A broker that
+does not answer costs one timeout and becomes a problem of the look, but never ends it. Changes nothing, remembers nothing,
+decides nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ KEYS = (POLICY, RETENTION, IN_SYNC_MIN, RATIO, LAG_MIN, LAG_MAX)
 NUMBERS = (RETENTION, IN_SYNC_MIN, LAG_MIN, LAG_MAX, RATIO)
 BROKERS_AT_ONCE = 32
 DESCRIBERS_MAX = 3
-"""At one look, and all of them together within the time of one question; the next look goes on with the next broker."""
+"""Brokers tried at one look, all of them within the time of one question. The next look continues with the next broker."""
 
 Clock = Callable[[], int]
 Asked = TypeVar("Asked")
@@ -48,8 +49,9 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """asked_ms is when the first question was sent, by the guard's clock. `problems` are what could not be learnt; `unread` is
-    from whom this user may not read what those that are away have missed, which harms nobody: they are held for earlier."""
+    """`asked_ms`: when the first question was sent, by the guard's clock. `problems`: what could not be learnt. `unread`:
+    topics that this user may not read, which is harmless: they are held earlier, because what absent replicas missed counts as
+    deletions."""
 
     cluster_id: str
     asked_ms: int
@@ -61,8 +63,8 @@ class Look:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Questions:
-    """For one broker: its replicas, those that it leads, those of new topics among them, those in which its own clock may show,
-    topics as it knows them."""
+    """Questions to one broker: all its replicas; `leading`: those that it leads; `new`: those of new topics among them;
+    `stamping`: those in which its clock may show; `topics`: whose config it is asked for."""
 
     replicas: Sequence[TopicPartition]
     leading: Sequence[TopicPartition]
@@ -73,7 +75,7 @@ class _Questions:
 
 @dataclass(slots=True, kw_only=True)
 class _Account:
-    """What one broker said of its own replicas, and of the topics that it was asked about."""
+    """What one broker said about its own replicas and about the topics it was asked for."""
 
     broker: int
     ends: dict[TopicPartition, int] = field(default_factory=dict)
@@ -88,11 +90,10 @@ def look(
     admin: Admin, topics: Sequence[str] | None, clock: Clock, *, leaders: LeaderReading | None = None,
     clocks: Clocks | None = None, sightings: Sightings | None = None,
 ) -> Look:  # fmt: skip
-    """None: every compacted topic that this user may describe, internal ones too. Raises only if nobody answers from what is
-    known to be new.
+    """If `topics` is None: every compacted topic that this user may describe, internal ones too. Raises Unfinished only if no
+    broker answers whose metadata is known to be current.
 
-    `leaders`, `clocks` and `sightings` are kept from look to look by who wants to know more; only reading of leaders needs
-    READ.
+    Keep `leaders`, `clocks` and `sightings` from look to look to learn more. Only reading from leaders needs READ.
     """
     admin.ask_silent_again()
     asked_ms, state, running = _described(admin, topics, clock)
@@ -140,12 +141,12 @@ def look(
 
 
 def held_brokers(admin: Admin, topic: str, brokers: Sequence[int]) -> tuple[int, ...]:
-    """Those of them that said themselves that the hold is in force there, by whichever config. Each is asked."""
+    """Brokers that confirm the hold, by whichever config. Asks each broker."""
     return held_on(admin, {topic: brokers})[topic]
 
 
 def held_on(admin: Admin, asked: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
-    """The same of many topics: one question to each broker, so that one which is silent costs one deadline."""
+    """Like `held_brokers`, for many topics: one request to each broker, so that a silent one costs one timeout."""
     brokers = sorted({broker for some in asked.values() for broker in some})
 
     def ask(broker: int) -> frozenset[str]:
@@ -161,7 +162,7 @@ def held_on(admin: Admin, asked: Mapping[str, Sequence[int]]) -> dict[str, tuple
 
 
 def holds(configs: Configs) -> bool:
-    """Whether values in force hold the topic, wherever they come from."""
+    """Whether these effective values hold the topic, wherever they come from."""
     if any(configs[name].value is None for name, _ in HOLD if name in configs) or not _has(configs, HOLD):
         return False
     lags = (configs[LAG_MIN].value, configs[LAG_MAX].value)
@@ -186,7 +187,7 @@ def _undescribed(
 
 
 def _configs(admin: Admin, topics: Sequence[str], problems: list[str]) -> dict[str, Configs]:
-    """Of whom they are known; without its configs nothing can be said of a topic."""
+    """Topics whose configs are known; nothing can be said about the others."""
     try:
         answers = admin.try_topic_configs(topics, keys=KEYS) if topics else {}
     except Unfinished as error:
@@ -199,7 +200,7 @@ def _configs(admin: Admin, topics: Sequence[str], problems: list[str]) -> dict[s
 def believed(
     answers: Mapping[str, Configs | Unfinished], problems: list[str], numbers: Sequence[str] = NUMBERS
 ) -> dict[str, Configs]:
-    """Without refusals, and without numbers that are none, as no Kafka answers: nothing can be said of such a topic."""
+    """Without refusals, and without topics that have a value that is not a number, which Kafka never answers."""
     kept = {}
     for topic, answer in sorted(answers.items()):
         if isinstance(answer, Unfinished):
@@ -223,10 +224,11 @@ def is_number(name: str, value: str | None) -> bool:
 def _described(
     admin: Admin, topics: Sequence[str] | None, clock: Clock
 ) -> tuple[int, ClusterState, dict[TopicPartition, Reassignment] | NotPermitted]:
-    """When it was asked, the metadata of a broker through which the controllers answer, and what runs, or the refusal.
+    """When it was asked; the metadata of a broker that reaches the controllers; and running reassignments, or the refusal to
+    show them.
 
-    A broker that is cut off from the controllers goes on answering from what it last heard, of whatever age; who was in sync
-    then would count as in sync now. A refusal is the controllers' own answer."""
+    A broker that is cut off from the controllers keeps answering from metadata of any age, in which a replica that has left
+    would still be in sync. A refusal does come from the controllers."""
     failed: list[str] = []
     for _ in range(DESCRIBERS_MAX):
         asked_ms = clock()
@@ -248,8 +250,8 @@ def _described(
 
 
 def _default_overrides(admin: Admin, problems: list[str]) -> Overrides | None:
-    """None: nobody answered. Whoever may not describe the default may not alter it either: then it does not matter what it
-    is."""
+    """None if no broker answered. A user who may not describe the default may not change it either, so then its values do not
+    matter."""
     try:
         configs = admin.broker_configs(None)
     except NotPermitted:
@@ -261,7 +263,8 @@ def _default_overrides(admin: Admin, problems: list[str]) -> Overrides | None:
 
 
 def _controller_clock(admin: Admin, state: ClusterState, clock: Clock) -> list[Reading]:
-    """Only where the active controller is a broker too: the others do not clean. Not all clusters tell, nor all users."""
+    """Empty unless the active controller is also a broker: other controllers do not clean. Not every cluster and user can ask
+    for it."""
     asked_ms = clock()
     try:
         controller, controller_ms = admin.controller_clock_ms()
@@ -285,7 +288,7 @@ def _ask_brokers(
     leading = _leading(state, watched)
     stamping = _leading(state, {topic: state.topics.get(topic, {}) for topic in STAMPED_BY_BROKERS})
     held = [topic for topic in watched if holds(configs[topic])]
-    # Each broker's own default shows in any one topic that does not say otherwise.
+    # Each broker's own default shows in any one topic that has no override.
     topics = list(dict.fromkeys([*held, *_without_own_retention(configs)[:1]]))
 
     def ask(broker: int) -> _Account:
@@ -310,7 +313,7 @@ def _leading(
 
 
 def _ask_broker(admin: Admin, broker: int, questions: _Questions, clock: Clock) -> _Account:
-    """One after the other; when its time is over, the rest is left unasked."""
+    """One question after the other. When the time is over, the rest is not asked."""
     account = _Account(broker=broker)
 
     def ends() -> None:
@@ -359,7 +362,7 @@ def _without_own_retention(configs: Mapping[str, Configs]) -> list[str]:
 
 
 def _default_retention_ms(configs: Mapping[str, Configs], accounts: Sequence[_Account]) -> int | None:
-    """The smallest of any broker: each stamps with its own."""
+    """The smallest of all brokers, because each stamps with its own."""
     sample = _without_own_retention(configs)[:1]
     answers = [configs, *(account.configs for account in accounts)]
     values = [_number(answer[topic], RETENTION, 0) for topic in sample for answer in answers if topic in answer]

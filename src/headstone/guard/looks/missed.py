@@ -1,10 +1,10 @@
-"""What replicas that are away have missed, read from the leaders a little at a time: delete horizons, tombstones and markers.
+"""What absent replicas have missed, read from the leaders a little at a time: delete horizons, tombstones and markers.
 
-Cleaners stamp what they clean after it was committed, which the sums of `coordination/danger.py` count on. Only a client's own
-stamp, or a delete.retention.ms that was there between two looks, comes earlier, and only reading finds it. And where all that
-was missed is plain values, nothing that a cleaner removes is missed. A look reads so many bytes and goes on from
-there at the next one; of what is not read yet nothing is known, and what cannot be read counts as a deletion
-(docs/rfcs/0003-guard.md). Remembers in memory only.
+`coordination/danger.py` assumes that cleaners stamp a batch after it was committed. An earlier stamp comes only from a client,
+or from a delete.retention.ms that was in force between two looks, and only reading finds it. And if all that was missed is
+plain values, the replica misses nothing that a cleaner removes. A look reads a bounded number of bytes, and the next one
+continues there. What is not read yet is unknown, and what cannot be read counts as a deletion (docs/rfcs/0003-guard.md).
+Remembers in memory only.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from headstone.log.reading import chunk_of
 from headstone.log.topic_partition import TopicPartition
 
 HORIZONS_MAX = 64
-"""Per partition: each pass of a cleaner stamps with one."""
+"""Per partition: each pass of a cleaner may stamp with another one."""
 
 Fetch = Callable[[Mapping[int, Mapping[TopicPartition, int]]], Iterable[tuple[TopicPartition, bytes]]]
-"""By leader: batches of its replicas from these offsets on, each when the one before is worked off; what it does not give is
-left out."""
+"""From offsets by leader and partition: the batches from there on, fetched after the previous ones are processed. Partitions
+that cannot be read are left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """All batches from `start` to `end` were read: their horizons (`PartitionSeen.horizons`) and the newest tombstone or
-    marker; both also of what was read before `start` moved."""
+    """All batches from `start` to `end` were read. `horizons` (as in `PartitionSeen.horizons`) and `deletion`, the newest
+    tombstone or marker, also cover what was read before `start` moved."""
 
     start: int
     end: int
@@ -52,8 +52,8 @@ class Read:
 
 
 def missed_in(data: bytes, read: Read) -> Read:
-    """The batches of an answer, added to what was read; the first may begin earlier. The last may be cut off and is asked
-    for again; but if it is the only one, because it is larger than an answer, what its header says must do."""
+    """Adds the batches of an answer to what was read; the first may begin before `read.end`. A last batch that is cut off is
+    fetched again. If it is the only one, because it is larger than an answer, its header must do."""
     position, end, horizons = 0, read.end, read.horizons
     while position + HEADER_BYTES <= len(data):
         (base,) = struct.unpack_from(">q", data, position)
@@ -74,8 +74,9 @@ def missed_in(data: bytes, read: Read) -> Read:
 
 
 def with_horizon(horizons: tuple[tuple[int, int], ...], offset: int, stamp_ms: int) -> tuple[tuple[int, int], ...]:
-    """One that has something as early behind it is the earliest for nobody. Of too many the first two become one that
-    is as early as the one and as far as the other: who lacks neither is not concerned, who lacks both is told right."""
+    """Adds a horizon. One that has an equal or earlier horizon at a later offset is never the earliest, so it is dropped. If
+    there are too many, the first two become one with the earlier stamp and the later offset: exact for a replica that lacks
+    both or neither."""
     behind = [pair for pair in horizons if pair[0] > offset]
     if any(pair[1] <= stamp_ms for pair in behind):
         return horizons
@@ -86,7 +87,7 @@ def with_horizon(horizons: tuple[tuple[int, int], ...], offset: int, stamp_ms: i
 
 
 def newest_deletion(batches: bytes, end: int) -> int | None:
-    """Of whole batches, which end there. What nobody can read may be one."""
+    """The offset of the newest deletion in whole batches that end at `end`. Batches that cannot be read count as deletions."""
     try:
         deletions = deletions_in(chunk_of("a leader's answer", batches))
     except CorruptLog:
@@ -95,19 +96,20 @@ def newest_deletion(batches: bytes, end: int) -> int | None:
 
 
 class Missed:
-    """What was read so far, for as long as somebody is away."""
+    """What was read so far, for as long as a replica is away."""
 
     def __init__(self) -> None:
         self._read: dict[TopicPartition, Read] = {}
         self._ends: dict[tuple[TopicPartition, int], int] = {}
-        """The last log end that each replica told while it was in sync."""
+        """The last log end that each replica reported while it was in sync."""
         self._complete_ends: dict[str, Mapping[tuple[int, int], int]] = {}
-        """By topic, then partition and broker: below this offset, the guard's memory says, it has every deletion."""
+        """By topic, then by partition and broker: the offset below which, by the guard's memory, the replica has every
+        deletion."""
 
         self._topic_ids: dict[str, str] = {}
 
     def recognise(self, topic_ids: Mapping[str, str | None]) -> None:
-        """What was read of a topic that was made anew was another log's."""
+        """Forgets what was read of a topic that was created again: it was another log."""
         for topic, topic_id in topic_ids.items():
             if topic_id is not None and self._topic_ids.setdefault(topic, topic_id) != topic_id:
                 self._topic_ids[topic] = topic_id
@@ -116,7 +118,7 @@ class Missed:
                 self._complete_ends.pop(topic, None)
 
     def expect(self, topic: str, ends: Mapping[tuple[int, int], int]) -> None:
-        """Of those that are away (`absences.known_below`): reading begins there."""
+        """For absent replicas (`absences.known_below`): reading begins at these offsets."""
         if ends:
             self._complete_ends[topic] = ends
         else:
@@ -125,7 +127,7 @@ class Missed:
     def learn(
         self, seen: Mapping[TopicPartition, PartitionSeen], fetch: Fetch, *, whole: bool = False
     ) -> dict[TopicPartition, Read]:
-        """`whole`: what was not seen does not exist any more. `fetch` does not raise."""
+        """`whole`: anything not in `seen` no longer exists. `fetch` does not raise."""
         wanted: dict[int, dict[TopicPartition, int]] = {}
         for partition, state in seen.items():
             start = self._start(partition, state)
@@ -146,9 +148,11 @@ class Missed:
         return {partition: self._read[partition] for partition in seen if partition in self._read}
 
     def _start(self, partition: TopicPartition, state: PartitionSeen) -> int | None:
-        """From where on somebody lacks something that it had a claim to; None: nobody is away, or nothing is known of who is.
+        """The first offset from which an absent replica may lack something that it had a claim to; None if no replica is away,
+        or nothing is known of those that are.
 
-        A new copy lacks everything, and so does one that lost its disk: both are read when they are there."""
+        A new copy lacks everything, and so does a replica that lost its disk: both are read and compared once they are in sync.
+        """
         starts = []
         for replica in state.replicas:
             place = partition, replica.broker
@@ -162,7 +166,7 @@ class Missed:
 
 
 def _from(read: Read | None, start: int) -> Read:
-    """Reading goes on; or begins at `start`, if that is earlier, or beyond all that was read. What was found is not lost."""
+    """Continues, or starts again at `start` if that is before or beyond what was read. Keeps what was found."""
     if read is None:
         return Read(start=start, end=start)
     return read if read.start <= start <= read.end else replace(read, start=start, end=start)

@@ -1,8 +1,9 @@
-"""Since when a topic may have been there: the newest look that would have shown it, and did not.
+"""Since when a topic may have existed: the newest look that would have shown it and did not.
 
-Owns what counts as such a look: one at all topics, none of them with an error, by a user who may describe whatever name there
-is. Who may describe only some is shown others without a word once it may; and one topic may be denied to whom all others are
-shown: what is said here is believed only of partitions that bear it out. Of the guard that stays; a new one knows nothing.
+Owns which looks count: those at all topics, without an error for any of them, by a user who may describe any name. A user who
+may describe only some topics suddenly sees others once permitted. One topic may also be denied to a user who sees all others,
+so the result is believed only for partitions that bear it out. Known only to a guard that keeps running; a new one knows
+nothing.
 """
 
 from __future__ import annotations
@@ -15,18 +16,18 @@ from headstone.cluster.wire import ClusterState
 from headstone.errors import Unfinished
 
 NEW_MS = 3_600_000
-"""Of a topic that was first shown longer ago it need not be known any more: who looks has decided by then."""
+"""A topic first shown longer ago than this is not reported any more: by then the guard has decided."""
 
 
 class Sightings:
-    """By topic id. A topic that is made anew under its old name has another."""
+    """By topic id: a topic that is created again under its old name has another one."""
 
     def __init__(self) -> None:
         self._whole_ms: int | None = None
         self._unseen_ms: dict[str, int | None] = {}
 
     def unseen_ms(self, admin: Admin, state: ClusterState, asked_ms: int) -> dict[str, int]:
-        """Of topics of this look, by name: when a look was asked that did not show them because they were not there."""
+        """By name, for topics of this look: when the last look was made that did not show them because they did not exist."""
         unseen_ms = self._unseen_ms
         self._unseen_ms = {number: unseen_ms.get(number, self._whole_ms) for number in state.topic_ids.values()}
         if _is_whole(admin, state):
@@ -36,8 +37,8 @@ class Sightings:
 
 
 def _is_whole(admin: Admin, state: ClusterState) -> bool:
-    """Whoever may describe everything is told of a name that nobody has that there is no such topic; others, that they may
-    not ask."""
+    """True if this user may describe everything: then a name that does not exist is answered with "unknown topic". Other users
+    are told that they may not ask."""
     if any(-1 in partitions for partitions in state.topics.values()) or state.topics.keys() - state.topic_ids.keys():
         return False
     name = secrets.token_hex(16)

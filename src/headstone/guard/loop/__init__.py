@@ -1,4 +1,4 @@
 """The guard's loop: look, decide, remember, act, sleep.
 
-`watcher.Watcher(Settings(...), ...).run(stop, tell)` makes each look a `Round`. The decision is `coordination/guarding.py`'s.
+`watcher.Watcher(Settings(...), ...).run(stop, tell)` makes each look a `Round`. `coordination/guarding.py` decides.
 """

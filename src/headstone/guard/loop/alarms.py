@@ -1,7 +1,7 @@
-"""Alarms: which stand after a decision, and what a person does about each, as things are then.
+"""Alarms: which stand after a decision, and what a person should do about each in the present state.
 
-An alarm of one kind may stand in more than one state; `detail` says which, and the advice fits it. docs/guard.md has more words
-on every kind. Values in, values out.
+An alarm of one kind may stand in more than one state: `detail` names the state, and the advice fits it. docs/guard.md has more
+on each kind. Values in, values out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headstone.log.shown import visible
 
 CLUSTER_LOST = "the cluster cannot be looked at"
 JOURNAL_LOST = "the journal cannot be written"
-"""An alarm that the journal cannot keep: the guard logs it, and its metrics show it."""
+"""The journal cannot keep this alarm: the guard logs it, and its metrics show it."""
 OTHER_TOPICS = "another guard leads, of other topics"
 REFUSED = "a change was refused"
 UNANSWERED = "a change was not answered"
@@ -32,9 +32,9 @@ ONLY_COPY = "it is the only copy, and was made without a hold"
 BY_ITSELF = "with --allow readmission"
 REASONS_MAX = 5
 JUDGED = (AlarmKind.WRONG, AlarmKind.UNJUDGED)
-"""Those that a reading tells more of."""
+"""Kinds for which a reading has details."""
 LACKS = "this user lacks"
-"""What every refusal says that names a missing permission."""
+"""In every refusal that names a missing permission."""
 ADVICE: dict[str | tuple[str, str], str] = {
     AlarmKind.UNDONE_BY_ROBOT: "configure the automation to leave the three settings alone, or restart the guard with --allow "
                                "cluster-default",
@@ -88,7 +88,7 @@ PERMISSIONS = {
     UNREADABLE: "give the guard the named permission: it retries at every look, and topics are held until it succeeds",
     UNSEEN: "give the guard the named permission",
 }
-"""The same, where one is missing."""
+"""Advice if a permission is missing."""
 
 
 def advice(alarm: KeptAlarm) -> str:
@@ -104,12 +104,12 @@ def advice(alarm: KeptAlarm) -> str:
 
 
 def names_topic(alarm: KeptAlarm) -> bool:
-    """What to do about it is different for every topic."""
+    """True if the advice differs from topic to topic."""
     return bool(_command(alarm))
 
 
 def _command(alarm: KeptAlarm) -> str:
-    """What to run, where that depends on the topic."""
+    """The command to run, if it depends on the topic."""
     if alarm.kind in JUDGED and alarm.detail != ONLY_COPY:
         return f"all findings: headstone audit --bootstrap HOSTS --topic {quoted(alarm.topic)}"
     if alarm.kind == AlarmKind.FOREIGN_HOLD:
@@ -118,7 +118,7 @@ def _command(alarm: KeptAlarm) -> str:
 
 
 def other_topics(lease: Lease, topics: Sequence[str]) -> str | None:
-    """Why this guard, configured for `topics`, cannot stand by for the one that leads; None: it can."""
+    """Why this guard, configured for `topics`, cannot stand by for the leading one; None if it can."""
     if set(lease.topics) == set(topics):
         return None
     return (
@@ -135,10 +135,10 @@ def standing(
     topic: str, decision: Decision, reasons: Sequence[str], allowed: Allowed, *, applies: bool,
     readings: Sequence[Reading] = (), unanswered: Sequence[str] = (),
 ) -> list[KeptAlarm]:  # fmt: skip
-    """What a person must know now: some alarms are decided once, and stand until what they are about is over.
+    """What a person must know now. Some alarms are decided once, and stand until their cause is over.
 
-    `reasons` are why changes of this topic were refused, or why nobody knows whether they were made (`unanswered`); `readings`
-    are its newest ones, of this look too."""
+    `reasons`: why changes of this topic were refused. `unanswered`: why it is not known whether they were made. `readings`: the
+    topic's newest ones, including those of this look."""
     itself = BY_ITSELF if allowed.readmission and applies else ""
     details = {AlarmKind.TOO_LATE: itself, AlarmKind.WRONG: itself}
     problems: dict[tuple[int | None, int | None], str] = {
@@ -175,7 +175,7 @@ def standing(
 
 
 def is_about_readings(decision: Decision) -> bool:
-    """Somebody is to be read, or was found wrong, or could not be judged."""
+    """True if a replica is to be read, was found wrong, or could not be judged."""
     return any(
         isinstance(action, Verify) or (isinstance(action, Alarm) and action.kind in JUDGED)
         for action in decision.actions
@@ -183,7 +183,7 @@ def is_about_readings(decision: Decision) -> bool:
 
 
 def _unreadable(topic: str, decision: Decision, readings: Sequence[Reading]) -> Iterator[KeptAlarm]:
-    """Whom the guard wants to read and, since it is back, could not."""
+    """Replicas that the guard wants to read and, since they are back, could not."""
     failed = {(reading.partition, reading.broker): reading for reading in readings if reading.verdict is None}
     returned_ms = {(away.partition, away.broker): away.returned_ms or 0 for away in decision.memory.away}
     for action in decision.actions:
@@ -200,8 +200,8 @@ def _unreadable(topic: str, decision: Decision, readings: Sequence[Reading]) -> 
 
 
 def of_cluster(problems: Sequence[str], unread: Sequence[str], *, unseen_ms: int | None) -> list[KeptAlarm]:
-    """What stands of the whole after a look: what it did not show, and leaders from which it may not read what those that are
-    away have missed. What does not answer is told if that has lasted, since `unseen_ms`; what is not permitted at once."""
+    """Alarms about the whole cluster after a look: what the look did not show, and topics that this user may not read. A
+    missing answer becomes an alarm only once it has lasted (`unseen_ms`), a missing permission at once."""
     causes = {
         UNSEEN: problems if unseen_ms is not None else [text for text in problems if LACKS in text],
         UNREADABLE: unread,
@@ -212,7 +212,7 @@ def of_cluster(problems: Sequence[str], unread: Sequence[str], *, unseen_ms: int
 
 
 def _undone(topic: str, memory: Memory, allowed: Allowed) -> Iterator[KeptAlarm]:
-    """As long as the hold is missed."""
+    """While the hold is missing."""
     state = state_of(memory)
     if state in ENDED | STANDING:
         return

@@ -1,6 +1,6 @@
-"""What stands after a guard's round: how every partition is, what grew under its hold, and the alarms.
+"""The state after a guard's round: the status of every partition, growth under holds, and alarms.
 
-Kept for `status` and metrics: alarms in the journal, the rest in this process. Decides nothing of what is done.
+For `status` and metrics. Alarms are in the journal, the rest in this process. Decides no action.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from headstone.guard.loop.repeated_failures import Lasting
 
 
 class Standing:
-    """Of one guard."""
+    """The state that one guard shows."""
 
     def __init__(
         self, allowed: Allowed, *, applies: bool, admin: Admin, journal: Journal, clock: Clock, memory: Callable[[str], Memory]
@@ -47,7 +47,7 @@ class Standing:
         self._lasting = Lasting(journal)
 
     def by_another(self) -> None:
-        """Another guard leads: what it shows is in the journal."""
+        """Another guard leads: shows what that one has written into the journal."""
         self.memories, self.statuses, self.held_bytes = {}, self._journal.shown(), {}
         self.looked_ms = self._journal.looked_ms()
 
@@ -61,7 +61,7 @@ class Standing:
             for topic in (*gone, *decided):
                 self.statuses.pop(topic, None)
                 self.memories.pop(topic, None)
-            # What this look did not show is not fine for that.
+            # A partition that this look did not show is not thereby fine.
             self.statuses = {
                 topic: tuple(replace(status, state=State.UNKNOWN) for status in statuses)
                 for topic, statuses in self.statuses.items()
@@ -76,7 +76,7 @@ class Standing:
             self._measure()
 
     def note_unseen(self, look: Look) -> None:
-        """After a look at the whole."""
+        """After a look at everything watched."""
         self.unseen = look.problems
         now_ms = self._clock()
         self._lasting.since_ms(CLUSTER_LOST, fails=False, now_ms=now_ms)
@@ -97,19 +97,19 @@ class Standing:
             topic, decision, [outcome.why for outcome in failed if outcome.why and not outcome.unanswered], self._allowed,
             applies=self._applies, readings=readings, unanswered=unanswered if lasts else (),
         )  # fmt: skip
-        # A readmission by hand holds the topic for a while, and says so in the journal.
+        # A readmission by hand holds the topic for a while, which the journal says.
         alarms = [alarm for alarm in alarms if alarm.kind != AlarmKind.FOREIGN_HOLD or not is_temporary]
         alarms = self._without_passing(topic, alarms, now_ms)
         self._journal.set_alarms(topic, alarms, now_ms=now_ms)
 
     def _without_passing(self, topic: str, alarms: Sequence[KeptAlarm], now_ms: int) -> list[KeptAlarm]:
-        """A reading that fails once may be well at the next look; not for a permission that is missing."""
+        """Without readings that failed only once and may succeed at the next look. A missing permission is an alarm at once."""
         passing = [alarm for alarm in alarms if alarm.kind == UNREADABLE and LACKS not in alarm.detail]
         lasts = self._lasting.since_ms(f"{UNREADABLE}: {topic}", fails=bool(passing), now_ms=now_ms) is not None
         return [alarm for alarm in alarms if lasts or alarm not in passing]
 
     def _measure(self) -> None:
-        """One question to each broker, and only while something is held."""
+        """One request to each broker, and only while something is held."""
         held = sorted(topic for topic, memory in self.memories.items() if is_held(memory))
         if not held:
             self.held_bytes = {}

@@ -1,7 +1,7 @@
-"""Whether this guard leads, and for how long without a break: it takes its lease, keeps it, and takes it anew.
+"""Whether this guard leads, and since when without a break: takes its lease, renews it, and takes it again.
 
-Owns what a lease that ran out means. Its row is the journal's (`ledger/journal.py`), how late it is now is
-`looks/look_age.py`'s; what is done with a lease is `watcher.py`'s.
+Owns what an expired lease means. The lease itself is a row of the journal (`ledger/journal.py`), `looks/look_age.py` has the
+time, `watcher.py` decides what to do with a lease.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from headstone.guard.looks.look_age import LookAge
 
 
 class Leadership:
-    """Of the guard `name`. `anew` is called when another one may have led since: what is remembered is read again."""
+    """For the guard `name`. Calls `anew` when another guard may have led since, so that the memory is read again."""
 
     def __init__(
         self, name: str, journal: Journal, age: LookAge, *, lease_ms: int, applies: bool, topics: Collection[str],
@@ -35,8 +35,9 @@ class Leadership:
         return lease
 
     def lead_on(self, lease: Lease) -> Lease:
-        """After a look, which may outlast the lease: of a large cluster, of brokers that answer late. Nothing is decided yet,
-        and what will be counts with the look's age: it is taken anew. LeaseLost if another guard has led since."""
+        """Call after a look, which may outlast the lease in a large cluster or with slow brokers. Nothing was decided yet, and
+        decisions count with the look's age, so the lease may simply be taken again. Raises LeaseLost if another guard has led
+        since."""
         now_ms = self._age.now_ms()
         newest = self._journal.lease()
         if newest is not None and newest.epoch == lease.epoch and newest.until_ms <= now_ms:
@@ -44,10 +45,12 @@ class Leadership:
         return self.renew()
 
     def ends(self) -> Callable[[], bool]:
-        """Renews, and says from then on whether another guard could lead by now: without a wait, just before a call."""
+        """Renews, and returns a function that says, without waiting, whether another guard could lead by now. Call it just
+        before a change."""
         until_ms = self.renew().until_ms
         return lambda: self._age.now_ms() >= until_ms
 
     def renew(self) -> Lease:
-        """LeaseLost if another guard has led since, or could have: whoever stood still for so long must look again."""
+        """Raises LeaseLost if another guard has led since, or could have: a guard that stood still for that long must look
+        again."""
         return self._journal.renew(self._name, now_ms=self._age.now_ms(), lease_ms=self._lease_ms)

@@ -1,7 +1,7 @@
-"""Which topics that the guard remembers are gone, and which answers still show one that is.
+"""Which remembered topics are gone, and which answers still show a topic that is gone.
 
-Owns how long that is doubted: one broker's word may be old, or of a broker that has not loaded its metadata yet. What
-becomes of a topic that is gone is `acting/deleted_topics.py`'s.
+Owns how long that is doubted: one broker's answer may be old, or the broker may not have loaded its metadata yet.
+`acting/deleted_topics.py` closes what is left of a topic that is gone.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ class Departures:
     def __init__(self, journal: Journal, age_ms: int) -> None:
         self._journal, self._age_ms = journal, age_ms
         self.former_ids: dict[str, int] = {}
-        """Of topics that are gone, which an old answer may still show: when that was seen."""
+        """By id, topics that are gone but may still show in an old answer: when that was seen."""
 
     def unknown(self, admin: Admin, topics: Sequence[str]) -> tuple[str, ...]:
-        """Those that the cluster says it does not know."""
+        """Topics that the cluster says it does not know."""
         state = admin.describe(topics) if topics else None
         return tuple(topic for topic in topics if state is not None and not still_there(state, topic, None))
 
     def gone(self, unknown: Sequence[str], asked_ms: int) -> tuple[str, ...]:
-        """Those that were unknown at looks so far apart that no answer was an old one."""
+        """Topics that were unknown at looks far enough apart that no old answer explains it."""
         before = absent_since(self._journal)
         absent = {topic: before.get(topic, asked_ms) for topic in unknown}
         if absent != before:
@@ -37,7 +37,7 @@ class Departures:
         return tuple(topic for topic, since_ms in absent.items() if asked_ms - since_ms > self._age_ms)
 
     def note(self, topic_id: str | None, now_ms: int) -> None:
-        """It is gone, or another one has its name."""
+        """The topic is gone, or another one has its name."""
         if topic_id is not None:
             young = {
                 other: ended_ms for other, ended_ms in self.former_ids.items() if now_ms - ended_ms <= self._age_ms
@@ -45,7 +45,7 @@ class Departures:
             self.former_ids = {**young, topic_id: now_ms}
 
     def current(self, topics: Sequence[TopicSeen]) -> tuple[TopicSeen, ...]:
-        """Without those that are gone, which an old answer may still show; one that is shown later than that is there."""
+        """Without topics that are gone but show in an old answer. One that still shows later than that does exist."""
         return tuple(seen for seen in topics if not self._is_former(seen))
 
     def _is_former(self, seen: TopicSeen) -> bool:

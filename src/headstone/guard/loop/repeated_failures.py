@@ -1,7 +1,7 @@
-"""What fails at one look and is well at the next is no alarm: a packet is lost, a broker restarts.
+"""A failure at one look that is gone at the next is no alarm: a packet is lost, a broker restarts.
 
-Owns for how long something must fail before a person is told, and counts it; the counts are in the journal, so that a guard of
-one look counts too. A missing permission does not pass by itself: that is an alarm at once, and nobody asks here.
+Owns how long something must fail before a person is told, and counts it in the journal, so that guards of one look each count
+too. Not for a missing permission, which does not pass by itself: that is an alarm at once.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from headstone.guard.ledger.journal import Journal
 
 LOOKS_MIN = 3
 LASTING_MS = 60_000
-"""So many looks in a row; or two, where so long lies between them."""
+"""Fails for LOOKS_MIN looks in a row; or for two that lie at least this far apart."""
 
 
 class Lasting:
@@ -19,7 +19,7 @@ class Lasting:
         self._journal = journal
 
     def since_ms(self, what: str, *, fails: bool, now_ms: int) -> int | None:
-        """When it began, if it has failed for long enough to be told; called once at each look that shows whether it fails."""
+        """Since when, if it has failed long enough to report. Call once at each look that shows whether it fails."""
         counted = failing(self._journal, what)
         if not fails:
             if counted is not None:

@@ -1,6 +1,6 @@
-"""A round of the guard's, and what the guard was told to do: values.
+"""A round of the guard, and the guard's settings: values.
 
-Made by `watcher.py`; told, kept and shown by everybody above it.
+`watcher.py` makes them; the packages above it print, keep and show them.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ from headstone.guard.acting.outcomes import Done
 from headstone.guard.ledger.journal_values import KeptAlarm, Lease
 
 LEASE_POLLS = 3
-"""A lease outlives some looks, and half of the time that a hold may take: another guard must still be in time."""
+"""A lease lasts this many polls plus half of the time that a hold may take: when it expires, another guard must still be in
+time."""
 MARGINS = "margins"
-"""Fact of the journal: what the guard that leads counts with, for whoever asks for the status."""
+"""Fact of the journal: the leading guard's margins, for `guard status`."""
 HASTY = (SetHold, AskBrokers, EndPasses, HoldByDefault, Release, ReleaseDefault)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """`topics` empty: every compacted topic. `name` is by which other guards see this one."""
+    """`topics` empty: every compacted topic. `name` is how other guards see this one."""
 
     name: str
     margins: Margins = field(default_factory=Margins)
@@ -47,7 +48,8 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """One look and what came of it. `lost` is why there was none; memories and statuses are then the last known."""
+    """One look and what came of it. `lost` is the reason if there was none; memories and statuses are then the last known
+    ones."""
 
     began_ms: int
     ended_ms: int
@@ -55,25 +57,25 @@ class Round:
     leads: bool
     cluster_id: str
     whole: bool = True
-    """False: only of the topics whose change is followed."""
+    """False if only topics whose change is being followed were looked at."""
     memories: Mapping[str, Memory]
     statuses: Mapping[str, tuple[Status, ...]]
     done: tuple[Done, ...] = ()
     alarms: tuple[KeptAlarm, ...] = ()
     problems: tuple[str, ...] = ()
     held_bytes: Mapping[str, int]
-    """By topic: what its replicas have grown by since it was held."""
+    """By topic: how much its replicas have grown since it was held."""
     looked_ms: int | None = None
-    """When the newest look at the whole began; None: there was none."""
+    """When the newest look at everything watched began; None if there was none."""
     lost: str | None = None
     unwritten: bool = False
-    """It was lost by the journal, not by the cluster."""
+    """True if the journal failed, not the cluster."""
     brokers: tuple[int, ...] = ()
-    """That the newest look found alive."""
+    """Brokers that were alive at the newest look."""
     unseen: tuple[str, ...] = ()
-    """What the newest look at the whole could not learn."""
+    """What the newest look at everything watched could not learn."""
 
     @property
     def hasty(self) -> tuple[str, ...]:
-        """Topics whose change should be seen soon."""
+        """Topics with a change to follow up soon."""
         return tuple(sorted({done.topic for done in self.done if done.outcome and isinstance(done.action, HASTY)}))

@@ -1,8 +1,8 @@
 """The guard's loop: look, decide per topic, remember, act, sleep.
 
-Owns the order of these and what survives a failure of each: the memory is on the disk before anything is done, only the
-guard that leads does anything, and a cluster or a journal that is lost is tried again. Without `applies` it only says what
-it would do. The decision is `coordination/guarding.py`'s, the calls are `acting/changes.py`'s.
+Owns this order and what survives a failure of each step: the memory is on disk before anything is done, only the leading guard
+acts, and a cluster or journal that fails is tried again. Without `applies` it only says what it would do.
+`coordination/guarding.py` decides, `acting/changes.py` makes the calls.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ from headstone.units import moment
 HASTY_MS = 1_000
 HASTY_LOOKS_MAX = 30
 PAUSE_MS_MIN = 100
-"""A change is followed at this pace, this often; then at the usual one."""
+"""A change is followed up every HASTY_MS, at most HASTY_LOOKS_MAX times, then at the usual interval; never faster than
+PAUSE_MS_MIN."""
 DELETED = "it was deleted"
 NOT_COMPACTED = "it is not compacted any more"
 MADE_ANEW = "it was deleted, and another one has its name now"
@@ -97,7 +98,7 @@ class Watcher:
         self._unwritten = Unwritten(settings.margins, admin=admin, clock=clock)
         self._departures = Departures(journal, settings.margins.metadata_age_ms)
         self._gone: dict[str, str] = {}
-        """Topics that the look found gone, or without need of a guard, and why."""
+        """Topics that the look found gone, or no longer in need of a guard, and why."""
         self._forgot_ms = 0
         self._newest: Round | None = None
 
@@ -110,7 +111,8 @@ class Watcher:
         return self._looks_failed + self._actions.failed
 
     def run(self, stop: Callable[[], bool], tell: Callable[[Round], None]) -> None:
-        """Until `stop`, which also ends the pause. Looks begin poll_ms apart, sooner while a change is followed."""
+        """Runs until `stop` is true, which also ends a pause. Looks begin poll_ms apart, sooner while a change is followed
+        up."""
         hasty: tuple[str, ...] = ()
         hasty_looks, whole_ms = 0, 0
         poll_ms = self.settings.margins.poll_ms
@@ -126,9 +128,9 @@ class Watcher:
             until_asked(min(max(pause_ms, PAUSE_MS_MIN), poll_ms) / 1000)
 
     def _tried(self, only: Sequence[str] | None) -> Round:
-        """A journal that cannot be written, as while somebody copies it or its disk is full, does not end the guard: what is
-        held stays held, what must be held is, and the next round tries again; nor does it keep one from beginning, as when a
-        machine with a full disk is started again. What is wrong otherwise is refused: somebody is there to see to it."""
+        """A journal that cannot be written, because it is being copied or its disk is full, does not end the guard: what is
+        held stays held, what must be held is held, and the next round tries again. Nor does it prevent a start, as after a
+        reboot with a full disk. Other errors at the start are raised, because a person is there to see them."""
         try:
             return self.round(only)
         except (Unfinished, UsageError) as error:
@@ -145,8 +147,8 @@ class Watcher:
             return self._newest
 
     def _from_before(self, error: Unfinished | UsageError) -> Round:
-        """What the journal has, for a guard that begins and cannot write there. Raises what is in its way, where it would not
-        hold, where nothing was ever learnt, or where the journal cannot be read either."""
+        """The journal's last state, for a guard that starts and cannot write the journal. Raises `error` in a dry run, if
+        nothing was ever learnt, or if the error is about usage; raises too if the journal cannot be read."""
         looked_ms = self._journal.looked_ms()
         if isinstance(error, UsageError) or not self.settings.applies or looked_ms is None:
             raise error
@@ -163,8 +165,8 @@ class Watcher:
         )  # fmt: skip
 
     def _unwritten_holds(self, newest: Round, only: Sequence[str] | None) -> tuple[list[Done], list[str]]:
-        """Whoever led when the journal was lost goes on looking, and holds; whoever stood by does so once nobody else can be
-        leading. Two that hold the same topic do no harm."""
+        """If this guard led when the journal failed, it keeps looking and holding. If it stood by, it does so once the other's
+        lease has expired. Two guards that hold the same topic do no harm."""
         if not self.settings.applies or (not newest.leads and newest.lease.until_ms > self._clock()):
             return [], []
         try:
@@ -175,7 +177,7 @@ class Watcher:
         return self._unwritten.hold(look, lambda topic: self._recollection.newest(topic, newest.memories))
 
     def round(self, only: Sequence[str] | None = None) -> Round:
-        """Look, decide, remember, act: once; of the topics whose change is followed, or of all that are watched."""
+        """One look, decision and action: for the topics in `only`, whose change is followed up, or for everything watched."""
         began_ms = self._clock()
         self._age.begin()
         led = self._journal.lease() if self._unwritten.waits else None
@@ -217,16 +219,16 @@ class Watcher:
         return self._result(began_ms, lease, True, tuple(done), tuple(problems), whole=only is None)
 
     def _adopted(self) -> list[str]:
-        """Holds that were set while the journal could not be written, by this guard or another one of this journal."""
+        """Adopts holds that were set while the journal could not be written, by this guard or another one with this journal."""
         topics = adopt(self._journal, holder=self.settings.name, now_ms=self._clock())
         for topic in topics:
             self._recollection.drop(topic)
         return [f"topic {topic}: the hold that was set without the journal is in it now" for topic in topics]
 
     def _stand_by(self, began_ms: int, lease: Lease) -> Round:
-        """Another guard leads: what it shows is in the journal, and the cluster is asked once and not twice. One that watches
-        other topics is nobody to stand by for: nobody would guard these. Who begins is refused, since somebody is there to see
-        to it; who runs tells it and waits: it must not end because another one led for a moment."""
+        """Another guard leads: its state is in the journal, so the cluster is not asked a second time. If it watches other
+        topics, no guard would watch these: a guard that is starting is refused, because a person is there to see it; one that
+        runs raises an alarm and waits, because it must not end just because another one led for a moment."""
         if self._newest is None and self.settings.applies:
             self._refuse_other_topics(lease)
         why = other_topics(lease, self.settings.topics)
@@ -234,7 +236,7 @@ class Watcher:
         self._standing.by_another()
         result = self._result(began_ms, lease, False, (), () if why is None else (why,), whole=True)
         if why is not None and self.settings.applies:
-            # Of this guard, so not in the journal: that is the other one's.
+            # About this guard, so not in the journal, which belongs to the leader.
             alarms = (*result.alarms, KeptAlarm(kind=OTHER_TOPICS, detail=why))
             result = self._newest = replace(result, alarms=alarms)
         return result
@@ -249,7 +251,7 @@ class Watcher:
             )
 
     def _looked(self, only: Sequence[str] | None) -> Look:
-        """Topics that the guard remembers are looked at also if they are no longer compacted: then the hold ends."""
+        """Also looks at remembered topics that are no longer compacted: their hold ends."""
         if self._missed is not None:
             self._expect(self._missed, only or self._journal.names())
         self._gone = {}
@@ -273,14 +275,15 @@ class Watcher:
             return replace(look, topics=self._departures.current(look.topics))
 
     def _expect(self, missed: Missed, topics: Sequence[str]) -> None:
-        """From where on those that are away may lack something: by the journal, so that a guard of one look reads it too."""
+        """Tells the reader from which offsets absent replicas may lack something. From the journal, so that a guard of one look
+        reads on too."""
         for topic in topics:
             memory = self._recollection.memory(topic)
             missed.recognise({topic: memory.topic_id})
             missed.expect(topic, known_below(memory))
 
     def _lost(self, began_ms: int, lease: Lease, why: str) -> Round:
-        """What is set stays set, which is safe; it is told, and looked for again."""
+        """Holds stay, which is safe; the failure is reported and the look tried again."""
         self._looks_failed += 1
         self._standing.note_lost(why, began_ms)
         return self._result(began_ms, lease, True, (), (why,), whole=True, lost=why)
@@ -299,7 +302,7 @@ class Watcher:
         return self._newest
 
     def _decided(self, seen: TopicSeen, released: Mapping[str, int]) -> tuple[Memory, Decision]:
-        """With what was asked of brokers since, what was read of replicas, and what a person released."""
+        """Decides with the brokers' confirmations since, the readings of replicas, and what a person released."""
         memory = released_by_person(self._recollection.memory(seen.topic), released.get(seen.topic))
         now_ms = self._age.now_ms()
         held_on = tuple(sorted({*seen.held_on, *self._actions.held_on(seen.topic)}))
@@ -309,7 +312,7 @@ class Watcher:
         return memory, decide(memory, seen, now_ms, self.settings.margins, self.settings.allowed)
 
     def _end_gone(self, look: Look) -> list[str]:
-        """Before anything is decided: topics that were deleted, also those whose name another one has now."""
+        """Before anything is decided: topics that were deleted, also if another one has the name now."""
         anew = [seen for seen in look.topics if is_another(self._recollection.memory(seen.topic), seen)]
         gone = [*self._gone.items(), *((seen.topic, MADE_ANEW) for seen in anew)]
         if not gone:
@@ -329,7 +332,7 @@ class Watcher:
     def _remember(
         self, decided: Mapping[str, tuple[Memory, Decision]], seen: Mapping[str, TopicSeen], looked_ms: int | None
     ) -> None:  # fmt: skip
-        """On the disk before anything is done."""
+        """On disk before anything is done."""
         kept = {
             topic: Remembered(
                 memory=decision.memory if self.settings.applies else without_wishes(before, decision.memory),
@@ -357,7 +360,8 @@ class Watcher:
             forget_old_changes(self._journal, now_ms=self._forgot_ms)
 
     def _put_back(self) -> list[str]:
-        """What is left of an interrupted guard, and of topics that are gone. Behind all actions: no hold waits for it."""
+        """Cleans up after an interrupted guard and after topics that are gone. After all actions, so that no hold waits for
+        it."""
         if not self.settings.applies:
             return []
         void = self._leadership.ends()
@@ -379,7 +383,7 @@ class Watcher:
         return done + self._readmit()
 
     def _readmit(self) -> list[Done]:
-        """Those that were begun, a step further; what is told of them here is only what keeps them."""
+        """Takes readmissions a step further. The result has only those that are stuck, and why."""
         if self._readmissions is None:
             return []
         stuck = self._readmissions.go_on(self._leadership.ends())

@@ -1,5 +1,5 @@
-"""What people and Prometheus are told of the guard.
+"""What people and Prometheus see of the guard.
 
-`current_status` and `status` say how it stands, `metrics` serves that as Prometheus text, `log_lines` has its news in words and
-`grouping` makes few lines of many. Values in, words out; changes nothing.
+`current_status` and `status` have its state, `metrics` serves that as Prometheus text, `log_lines` puts its news into words,
+and `grouping` merges similar lines. Values in, words out; changes nothing.
 """

@@ -1,6 +1,6 @@
-"""The status of a cluster's guard for whoever asks: the journal with a look just now, or the journal alone.
+"""The status of a cluster's guard: from the journal and a look made now, or from the journal alone.
 
-Reads; remembers nothing and changes nothing, so that it may run beside a guard.
+Reads only, remembers nothing and changes nothing, so it may run beside a guard.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ def margins_of(journal: Journal) -> Margins:
 
 
 def reasons_of(journal: Journal) -> dict[str, str]:
-    """Why a topic is held: of the newest change that held it."""
+    """Why each topic is held: the reason of the newest change that held it."""
     return {
         change.topic: change.reason for change in journal.changes() if change.topic is not None and change.new == HOLD
     }
 
 
 def by_hand(journal: Journal) -> dict[str, tuple[Waiting, ...]]:
-    """By topic: replicas whose readmission was begun with `guard readmit` and is not over."""
+    """By topic: replicas whose readmission was begun with `guard readmit` and is not finished."""
     waiting: dict[str, tuple[Waiting, ...]] = {}
     for readmission in open_readmissions(journal):
         expelled_ms = readmission.began_ms if readmission.expelled else None
@@ -55,18 +55,18 @@ def by_hand(journal: Journal) -> dict[str, tuple[Waiting, ...]]:
 
 
 def wrong_by_topic(journal: Journal, memories: Mapping[str, Memory]) -> dict[str, frozenset[Replica]]:
-    """Of topics that have some."""
+    """By topic; only topics that have such replicas."""
     wrong = {topic: found_wrong(journal, topic, memory) for topic, memory in memories.items() if memory.away}
     return {topic: replicas for topic, replicas in wrong.items() if replicas}
 
 
 def held_topics(journal: Journal) -> list[str]:
-    """By what the journal remembers, whoever wrote it."""
+    """According to the journal, whichever guard wrote it."""
     return [topic for topic, kept in journal.topics().items() if state_of(kept.memory) not in ENDED]
 
 
 def round_status(result: Round, journal: Journal, *, now_ms: int, poll_ms: int) -> GuardStatus:
-    """Of a guard that runs, as of its newest round."""
+    """The status of a running guard, as of its newest round."""
     knowledge = Known(
         cluster_id=result.cluster_id, memories=result.memories, statuses=result.statuses, looked_ms=result.looked_ms,
         lease=result.lease, alarms=result.alarms, problems=result.problems, held_bytes=result.held_bytes,
@@ -77,7 +77,7 @@ def round_status(result: Round, journal: Journal, *, now_ms: int, poll_ms: int) 
 
 
 def last_status(result: Round, journal: Journal, *, now_ms: int, poll_ms: int) -> GuardStatus:
-    """When it ends. Of a guard that stands by: what the one that leads has written into the journal."""
+    """The status of a guard that ends. If it stood by: what the leading guard has written into the journal."""
     if result.leads:
         return round_status(result, journal, now_ms=now_ms, poll_ms=poll_ms)
     return journal_status(journal, now_ms=now_ms, why=not_looked(result, held_topics(journal)))
@@ -101,7 +101,7 @@ def journal_status(journal: Journal, *, now_ms: int, why: str) -> GuardStatus:
 def ask_status(
     journal: Journal, admin: Admin, clock: Callable[[], int], *, look_at: Callable[[], Look] | None = None
 ) -> GuardStatus:
-    """As the guard would decide now, without doing it; by a look at every topic, unless another is given."""
+    """The status as the guard would decide now, without acting. Looks at every topic, unless `look_at` is given."""
     try:
         seen = look(admin, None, clock) if look_at is None else look_at()
     except Unfinished as error:
@@ -109,7 +109,7 @@ def ask_status(
     margins, released, now_ms = margins_of(journal), journal.released(), clock()
     kept = journal.topics()
     memories: dict[str, Memory] = {topic: knowledge.memory for topic, knowledge in kept.items()}
-    # What this look does not show is not fine for that.
+    # A partition that this look does not show is not thereby fine.
     statuses: dict[str, tuple[Status, ...]] = {
         topic: tuple(replace(status, state=State.UNKNOWN) for status in knowledge.statuses)
         for topic, knowledge in kept.items()

@@ -1,7 +1,7 @@
-"""An outage of many partitions, or topics, in few lines: what is alike is one line with its count, progress is told in steps.
+"""An outage of many partitions or topics in few lines: similar items share a line with their count, progress comes in steps.
 
-Decides what of a round is news now and what waits for more of its kind: never what is worse than it was, nor what ends the
-outage. The words are `log_lines.py`'s.
+Decides which changes of a round are news now and which wait for more of their kind. A change for the worse, and one that ends
+the outage, never waits. `log_lines.py` has the words.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from headstone.guard.loop.rounds import Round
 from headstone.guard.monitoring.status import Waiting
 
 ALIKE_MAX = 4
-"""So many partitions of a topic, and so many topics, are told one by one."""
+"""Up to this many partitions of a topic, and up to this many topics, get lines of their own."""
 STEP_SHARE, STEP_MS = 0.1, 60_000
-"""Progress is told when this share of the topic's partitions has moved, or after so long."""
+"""Progress is news when this share of the topic's partitions has moved, or after this time."""
 RANGES_MAX = 6
 What = TypeVar("What")
 CALMER = (State.FINE, State.HELD, State.UNREAD)
 
 
 def together(statuses: Iterable[Status]) -> Iterator[tuple[Status, Sequence[int]]]:
-    """Statuses of one topic, with the partitions that each stands for: the earliest times of all of them count."""
+    """Statuses of one topic, each with the partitions that it stands for. A shared one has the earliest times of all."""
     alike: dict[tuple[State, tuple[int, ...]], list[Status]] = {}
     for status in statuses:
         alike.setdefault((status.state, status.blockers), []).append(status)
@@ -46,14 +46,15 @@ def _earliest(group: Sequence[Status]) -> Status:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcrossTopics(Generic[What]):
-    """What is alike in many topics: by topic, in their order; and, apart from that, what is left to be told of each topic."""
+    """`alike`: items that many topics share, each by topic. `rest`: all other items, with their topics."""
 
     alike: Sequence[Mapping[str, Sequence[What]]]
     rest: Sequence[tuple[str, What]]
 
 
 def across_topics(items: Iterable[tuple[str, What]], key: Callable[[What], object | None]) -> AcrossTopics[What]:
-    """items: by topic. What has the same key in more than ALIKE_MAX topics is alike; a key that is None is never."""
+    """`items`: pairs of topic and item. Items with the same key in more than ALIKE_MAX topics are alike; those whose key is
+    None never are."""
     listed = list(items)
     groups: dict[object, dict[str, list[What]]] = {}
     for topic, item in listed:
@@ -68,7 +69,7 @@ def across_topics(items: Iterable[tuple[str, What]], key: Callable[[What], objec
 def statuses_across(
     changed: Mapping[str, Sequence[Status]],
 ) -> tuple[list[tuple[Status, Mapping[str, int]]], dict[str, list[Status]]]:
-    """Statuses that stand for many topics, with how many partitions of each; and what is left of each topic."""
+    """Statuses that stand for many topics, with the number of partitions in each; and the other statuses by topic."""
     items = [(topic, status) for topic, statuses in changed.items() for status in statuses]
     grouped = across_topics(items, lambda status: (status.state, status.blockers))
     left: dict[str, list[Status]] = {}
@@ -85,7 +86,8 @@ def statuses_across(
 
 
 def alarms_together(alarms: Iterable[KeptAlarm]) -> Iterator[tuple[KeptAlarm, Sequence[int]]]:
-    """With the partitions that each stands for; empty: it is about none. The first one's words stand for all."""
+    """Alarms, each with the partitions that it stands for; empty if it stands only for itself. The words are those of the
+    first."""
     alike: dict[tuple[str, str, int | None], list[KeptAlarm]] = {}
     for alarm in alarms:
         alike.setdefault((alarm.topic, alarm.kind, alarm.broker), []).append(alarm)
@@ -98,7 +100,7 @@ def alarms_together(alarms: Iterable[KeptAlarm]) -> Iterator[tuple[KeptAlarm, Se
 
 
 def waiting_together(waiting: Iterable[Waiting]) -> Iterator[tuple[Waiting, Sequence[int]]]:
-    """Replicas that wait for readmission, with the partitions that each stands for."""
+    """Replicas that wait for readmission, each with the partitions that it stands for."""
     alike: dict[tuple[int, bool], list[Waiting]] = {}
     for replica in waiting:
         alike.setdefault((replica.broker, replica.expelled_ms is None), []).append(replica)
@@ -110,7 +112,7 @@ def waiting_together(waiting: Iterable[Waiting]) -> Iterator[tuple[Waiting, Sequ
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Such as 0-7, 9, 12-40."""
+    """For example 0-7, 9, 12-40."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and number == runs[-1][1] + 1:
@@ -122,14 +124,14 @@ def ranges(numbers: Iterable[int]) -> str:
 
 
 class Steps:
-    """What of each round is shown: all of it, but for small steps of large outages, which wait."""
+    """Chooses what to show of each round: everything, except that small steps of large outages wait."""
 
     def __init__(self) -> None:
         self._shown: Round | None = None
         self._told_ms: dict[str, int] = {}
 
     def shown(self, now: Round) -> tuple[Round | None, Round]:
-        """The round that was shown before, and this one as it is to be shown."""
+        """Returns the round that was shown before, and this one as it is to be shown."""
         before = self._shown
         waiting = set() if before is None else {
             topic for topic in now.statuses if self._waits(topic, before.statuses.get(topic, ()), now)

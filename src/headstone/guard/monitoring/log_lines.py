@@ -1,6 +1,6 @@
-"""The guard's news in words: what has changed since the round before, what was done or would be, what a person must do.
+"""The guard's news in words: what has changed since the previous round, what was or would be done, what a person must do.
 
-One line each, for a terminal or a log; names are shown so that no terminal obeys them. Values in, words out.
+One line each, for a terminal or a log. Names are escaped, so that they cannot control a terminal. Values in, words out.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ NAMES_MAX = 8
 
 
 def news(before: Round | None, now: Round, *, applies: bool, poll_ms: int) -> Iterator[str]:
-    """What is as it was is not told again."""
+    """Leaves out what has not changed since `before`."""
     yield from _leadership(before, now)
     if now.lost is not None:
         problems_before = set() if before is None else set(before.problems)
@@ -81,8 +81,8 @@ def news(before: Round | None, now: Round, *, applies: bool, poll_ms: int) -> It
 
 
 def in_short(now: Round) -> str:
-    """One look in one line, for whoever must hear that there is nothing to hear of. Of a guard that leads: another one has not
-    looked (`not_looked`)."""
+    """One look of the leading guard in one line, for a person who must also hear that nothing happened. For a guard that stands
+    by, use `not_looked`."""
     assert now.leads, "another guard looks"
     held = sum(is_held(memory) for memory in now.memories.values())
     calm = not now.alarms and not now.problems and not held and _counts(now).keys() <= {State.FINE}
@@ -94,7 +94,7 @@ def in_short(now: Round) -> str:
 
 
 def not_looked(now: Round, held: Sequence[str]) -> str:
-    """The same of a guard that stands by. `held`: topics, by the journal."""
+    """Like `in_short`, for a guard that stands by. `held`: held topics, according to the journal."""
     leads = f"{visible(now.lease.holder)} leads" + ("" if now.lease.applies else ", in a dry run")
     if now.looked_ms is None:
         return f"this guard did not look: {leads}, and has not looked yet"
@@ -174,7 +174,7 @@ def _is_news(old: Status | None, status: Status) -> bool:
 
 
 def partitions_words(topic: str, partitions: Sequence[int]) -> str:
-    """One by its name, more by their count."""
+    """A single partition by its name, several by their count."""
     if len(partitions) == 1:
         return f"{topic}-{partitions[0]}"
     return f"{topic}, {count(len(partitions), 'partition')} ({ranges(partitions)})"
@@ -223,7 +223,7 @@ def _done(before: Round | None, now: Round, *, applies: bool) -> Iterator[str]:
 
 
 def _is_told(done: Done, *, applies: bool, new: bool) -> bool:
-    """`new`: it was not wanted by the round before."""
+    """`new`: the previous round did not want it."""
     if isinstance(done.action, AskBrokers):
         return False
     if not applies or isinstance(done.action, Verify):
@@ -236,7 +236,7 @@ def _verb(done: Done, *, applies: bool) -> str:
 
 
 def _alike(done: Done) -> object | None:
-    """What is the same in many topics: a hold by the values that it found."""
+    """What makes actions of several topics alike; for a hold: the values that it found."""
     match done.action:
         case SetHold():
             return SetHold, () if done.outcome is None else done.outcome.found
@@ -268,7 +268,7 @@ def _words_across(group: Mapping[str, Sequence[Done]], now_ms: int) -> str:
 
 
 def _key(action: Action) -> object:
-    """A dry run wants the same again at every look, by a deadline that moves a little."""
+    """A dry run wants the same hold at every look, with a deadline that moves a little."""
     return (SetHold, action.topic) if isinstance(action, SetHold) else action
 
 
@@ -310,7 +310,7 @@ def _by_words(by_ms: int, now_ms: int) -> str:
 
 
 def _found_words(done: Done) -> str:
-    """Whoever has lost the journal finds here what to put back."""
+    """A person who has lost the journal finds here what to restore."""
     previous = () if done.outcome is None else done.outcome.found
     values = (f"{name}={'(not set)' if value is None else visible(value)}" for name, value in previous)
     return f"; found {', '.join(values)}" if previous else ""
@@ -342,7 +342,7 @@ def _alarm_lines(begins: str, alarms: Sequence[KeptAlarm]) -> Iterator[str]:
 
 
 def _same_alarm(alarm: KeptAlarm) -> object | None:
-    """With the same advice: where that names the topic, each is told."""
+    """Alarms with the same advice; None if the advice names the topic, so that each gets its own line."""
     return None if names_topic(alarm) else (alarm.kind, alarm.broker, alarm.detail)
 
 
@@ -353,7 +353,7 @@ def _alarm_key(alarm: KeptAlarm) -> tuple[object, ...]:
 def alarm_words(
     alarm: KeptAlarm, *, advised: bool = True, partitions: Sequence[int] = (), where: str = ""
 ) -> str:  # fmt: skip
-    """`partitions` or `where`: all that it stands for, with the words of the first."""
+    """`partitions` or `where`: everything that the alarm stands for; the other words are the first one's."""
     where = where or visible(alarm.topic) + ("" if alarm.partition is None else f"-{alarm.partition}")
     if partitions:
         where = partitions_words(visible(alarm.topic), partitions)

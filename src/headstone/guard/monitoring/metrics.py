@@ -1,6 +1,6 @@
-"""The guard's state as Prometheus' text format, and the small server that hands it out.
+"""The guard's state in Prometheus' text format, and the small server for it.
 
-How a sample is written is `prometheus.py`'s. Knows no cluster and no journal.
+`prometheus.py` formats a sample. Knows no cluster and no journal.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ REQUEST_SECONDS_MAX = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counters:
-    """Since the process began."""
+    """Since the process started."""
 
     looks: int
     calls_failed: int
@@ -90,7 +90,7 @@ class _Server(ThreadingHTTPServer):
 
 
 class MetricsServer:
-    """Hands out what `text` says, on a thread of its own; a context manager."""
+    """Serves what `text` returns, on its own thread; a context manager."""
 
     def __init__(self, host: str, port: int, text: Callable[[], str]) -> None:
         class Handler(BaseHTTPRequestHandler):
@@ -108,7 +108,7 @@ class MetricsServer:
                 self.wfile.write(body)
 
             def log_message(self, format: str, *arguments: object) -> None:
-                """Scrapes are not news."""
+                """Does not log scrapes."""
 
         try:
             self._server = _Server((host, port), Handler)

@@ -1,7 +1,8 @@
-"""What an operator asks: who blocks what, how long until the first unsafe removal, what is held since when, what to do.
+"""What an operator asks: which replica blocks what, how long until the first unsafe removal, what is held since when, what to
+do.
 
-Values made of what the guard remembers and of its newest look; as a document for JSON. Rendering as text is the command
-line's, as metrics `metrics.py`'s. Decides nothing, changes nothing.
+Values made from the guard's memory and its newest look, and their JSON documents. The command line renders them as text,
+`metrics.py` as metrics. Decides nothing, changes nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from headstone.units import moment
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """A hold as the guard knows it; confirmed_ms is None until every live broker has said itself that it has it."""
+    """A hold as the guard knows it. `confirmed_ms` is None until every live broker has confirmed the hold."""
 
     since_ms: int
     confirmed: tuple[int, ...]
@@ -33,12 +34,12 @@ class Held:
     found: Configs
     reason: str = ""
     bytes_held_back: int | None = None
-    """What the topic's replicas have grown by since; None: nobody has asked."""
+    """Growth of the topic's replicas since it was held; None if not measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """A replica that needs readmission, or is on the way."""
+    """A replica that needs readmission or is being readmitted."""
 
     partition: int
     broker: int
@@ -53,7 +54,7 @@ class TopicStatus:
     held: Held | None = None
     waiting: tuple[Waiting, ...] = ()
     watched: bool = True
-    """False: nobody guards it, and nothing is known of its replicas but what a look just now would show anybody."""
+    """False if no guard watches it: then only what a single look shows is known of its replicas."""
 
     @property
     def worrying(self) -> tuple[Status, ...]:
@@ -62,7 +63,7 @@ class TopicStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardStatus:
-    """looked_ms is None if nobody has looked yet; `fresh`: asked of the cluster now, else the journal's word."""
+    """`looked_ms` is None if there was no look yet. `fresh`: from the cluster now, else from the journal."""
 
     cluster_id: str
     now_ms: int
@@ -73,7 +74,7 @@ class GuardStatus:
     alarms: tuple[KeptAlarm, ...] = ()
     problems: tuple[str, ...] = ()
     runs: bool = False
-    """A guard runs on this machine with this journal, whether it can write there or not."""
+    """True if a guard runs on this machine with this journal, whether or not it can write there."""
 
     @property
     def leader(self) -> Lease | None:
@@ -85,12 +86,12 @@ class GuardStatus:
 
     @property
     def states(self) -> Counter[State]:
-        """Of the topics that are watched."""
+        """Over watched topics."""
         return Counter(status.state for topic in self.topics if topic.watched for status in topic.partitions)
 
     @property
     def countdown_ms(self) -> int | None:
-        """To the first unsafe removal that nothing keeps back; negative: it may have happened."""
+        """Until the first unsafe removal that no hold prevents; negative if it may have happened."""
         running = (State.WATCHED, State.TOO_LATE, State.UNKNOWN)
         left = [s.countdown_ms for topic in self.topics for s in topic.partitions if s.state in running]
         return min((ms for ms in left if ms is not None), default=None)
@@ -98,7 +99,7 @@ class GuardStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What a status is made of: of a look just now, or of what the journal has."""
+    """What a status is made from: a look made now, or the journal."""
 
     cluster_id: str
     memories: Mapping[str, Memory]
@@ -110,16 +111,16 @@ class Known:
     held_bytes: Mapping[str, int] = field(default_factory=dict)
     reasons: Mapping[str, str] = field(default_factory=dict)
     by_hand: Mapping[str, tuple[Waiting, ...]] = field(default_factory=dict)
-    """Readmissions that a person has begun."""
+    """Readmissions begun by a person."""
     wrong: Mapping[str, frozenset[Replica]] = field(default_factory=dict)
-    """Replicas that were read since they are back, and were not found right."""
+    """Replicas that were read since they came back, and found wrong."""
     remembered: frozenset[str] | None = None
-    """Topics that the journal knows; None: all that are here."""
+    """Topics that the journal knows; None if all of these are."""
     runs: bool = False
 
 
 def guard_status(knowledge: Known, *, now_ms: int, poll_ms: int, fresh: bool) -> GuardStatus:
-    """As of now_ms: countdowns go on, and what was seen too long ago is unknown."""
+    """As of `now_ms`: countdowns continue, and what was seen too long ago is unknown."""
     looks_old = knowledge.looked_ms is None or now_ms - knowledge.looked_ms > STALE_LOOKS * poll_ms
     leader = knowledge.lease if knowledge.lease is not None and knowledge.lease.until_ms > now_ms else None
     topics = [
@@ -142,8 +143,8 @@ def guard_status(knowledge: Known, *, now_ms: int, poll_ms: int, fresh: bool) ->
 
 
 def _guarded(topic: str, memory: Memory, leader: Lease | None, knowledge: Known) -> tuple[Status, ...]:
-    """What no guard watches is not fine: nobody would hold it. Nor is it too late: what its replicas had when nobody looked, a
-    look just now cannot tell. Only what an earlier run has left to be done there stands as it is."""
+    """A topic that no guard watches is not fine, because no guard would hold it. Nor is it too late: a single look cannot show
+    what its replicas had before. Only the states that an earlier run left work for are shown as they are."""
     statuses = knowledge.statuses.get(topic, ())
     if _watched(topic, leader, knowledge):
         return statuses
@@ -154,7 +155,7 @@ def _guarded(topic: str, memory: Memory, leader: Lease | None, knowledge: Known)
 
 
 def _watched(topic: str, leader: Lease | None, knowledge: Known) -> bool:
-    """By the guard that leads; or by the one that ended last, whose topics the journal knows."""
+    """By the leading guard; without one, by the guard that led last, whose topics are in the journal."""
     if leader is not None:
         return leader.watches(topic)
     return knowledge.remembered is None or topic in knowledge.remembered
@@ -166,7 +167,7 @@ def _has_work(topic: str, memory: Memory, knowledge: Known) -> bool:
 
 
 def _judged(status: Status, wrong: frozenset[Replica]) -> Status:
-    """Who was read and is wrong is not to be read, nor held for: it has missed something, and is re-replicated or stays so."""
+    """A replica that was read and found wrong need not be read, and a hold does not help it: it needs readmission."""
     is_wrong = any(partition == status.partition for partition, _ in wrong)
     return replace(status, state=State.TOO_LATE) if is_wrong and status.state is not State.UNKNOWN else status
 

@@ -1,8 +1,8 @@
-"""The guard's own readmissions (--allow readmission): begun by its decisions, and a step further at each look.
+"""The guard's own readmissions (--allow readmission): begun by its decisions, and taken a step further at each look.
 
-Steps, limits and records are those of `guard readmit`, so that either goes on with what the other began. Whether a replica is
-taken out is the decision's, and so is the hold of the topic; reading the new copy is the loop's. Here is what lies between: the
-old copy that must be gone, the limit of the rate, the replica's place in the list at the end.
+Steps, limits and records are the same as for `guard readmit`, so each can continue what the other began. The guard's decision
+removes the replica and holds the topic; the loop reads the new copy. This file does the rest: waits until the old copy is gone,
+throttles, adds the replica again, and restores its place in the replica list.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from headstone.log.topic_partition import TopicPartition
 
 WHY = "it may have missed what the others removed"
 BY_GUARD = "the guard itself"
-"""In the journal, where a person's are `guard readmit`."""
+"""The actor in the journal; for a person it is `guard readmit`."""
 STEPS_MAX = 5
-"""At one look: what was noted is followed at once, what the cluster was asked for at the next look."""
+"""At one look: after a note in the journal the next step follows at once, after a request to the cluster at the next look."""
 HEARD_MS_MAX = 60_000
-"""A broker that is asked may not have heard for so long of a replica that was added."""
+"""A broker may take this long to learn of a replica that was added."""
 
 Replica = tuple[TopicPartition, int]
 
@@ -45,7 +45,7 @@ class Wish:
 
 
 class OwnReadmissions:
-    """Of the guard that leads and acts."""
+    """Readmissions by the guard that leads and acts."""
 
     def __init__(self, means: Means) -> None:
         self._means = replace(means, actor=BY_GUARD)
@@ -54,12 +54,12 @@ class OwnReadmissions:
         self._void: Void = never
 
     def want(self, action: Expel | AddAgain, void: Void) -> None:
-        """Until the next `go_on`: what was not decided again is not done any more."""
+        """Valid until the next `go_on`: a request that is not decided again is dropped."""
         self._wanted[TopicPartition(action.topic, action.partition), action.broker] = Wish(action=action, void=void)
 
     def go_on(self, void: Void) -> list[Stuck]:
-        """Each of them as far as it goes now. While a person readmits, that one goes on with all of them. `void`: of all of
-        them, as when another guard may lead."""
+        """Takes each readmission as far as it can go now. While a person's `guard readmit` runs, that run continues all of
+        them. `void` stops all of them, for example when another guard may lead."""
         wanted, self._wanted = self._wanted, {}
         self._void = void
         journal = self._means.journal
@@ -91,7 +91,8 @@ class OwnReadmissions:
         return stuck
 
     def _begin(self, replica: Replica, action: Expel | AddAgain) -> Stuck | None:
-        """One replica of a partition at a time; another one, or a person's, comes first. A person's goes on only by hand."""
+        """One replica of a partition at a time: a readmission that has begun comes first. A person's is continued only by a
+        person."""
         partition, broker = replica
         open_elsewhere = [
             other for other in open_readmissions(self._means.journal) if other.topic_partition == partition
@@ -115,7 +116,7 @@ class OwnReadmissions:
         return None
 
     def _advanced(self, replica: Replica, readmission: Readmission, wish: Wish | None) -> Stuck | None:
-        """None: it goes on, or waits for what takes its time."""
+        """None if it makes progress, or waits for something that takes its time."""
         action = None if wish is None else wish.action
         course = self._courses.pop(replica, None) or _course(readmission, resumed=True)
         course.readmission = readmission
@@ -143,8 +144,9 @@ class OwnReadmissions:
         return Stuck(readmission=readmission, why=stopped) if stopped else None
 
     def _is_dropped(self, readmission: Readmission) -> bool:
-        """The decision has taken it back, and the cluster shows it assigned. Kept, it would leave no other replica of the
-        partition its turn, and a person who goes on with it would take out one that is right."""
+        """True if the decision was taken back and the cluster still shows the replica assigned. If the readmission were kept,
+        no other replica of the partition would get its turn, and a person who continued it would remove a replica that is
+        right."""
         if readmission.expelled or readmission.tries > 0:
             return False
         replica = (readmission.partition, readmission.broker)
@@ -152,8 +154,8 @@ class OwnReadmissions:
         return not any((each.partition, each.broker) == replica and each.order for each in away)
 
     def _is_left(self, step: Step, replica: Replica, action: Expel | AddAgain | None) -> bool:
-        """To take it out is decided anew at each look; the hold and the reading are the loop's. All that are late leave at
-        once, which is safe; they copy in turn, and what limits a copy is not set before its turn."""
+        """Removal is decided again at each look; the hold and the reading are the loop's. All late replicas leave at once,
+        which is safe. They are copied in turn, and the throttle is not set before a copy's turn."""
         if isinstance(step, steps.RemoveReplica):
             return not isinstance(action, Expel)
         if isinstance(step, steps.Throttle | steps.Add):
@@ -161,8 +163,8 @@ class OwnReadmissions:
         return isinstance(step, steps.HoldTopic | steps.Read | steps.BrokerAway)
 
     def _copying(self, *, besides: Replica) -> int:
-        """How many copies are being made, by whoever began them. One that is in sync and waits to be read, or for a person,
-        takes nothing from anybody; nor does one whose broker is off, which may stay so for long."""
+        """How many copies are being made, whoever began them. Not counted: a replica that is in sync and waits to be read or
+        for a person, and one whose broker is down, perhaps for long. Neither uses bandwidth."""
         count = 0
         for readmission in open_readmissions(self._means.journal):
             if readmission.copies and (readmission.topic_partition, readmission.broker) != besides:
@@ -176,7 +178,7 @@ class OwnReadmissions:
         return readmission.broker in replicas or self._means.clock_ms() - readmission.added_ms < HEARD_MS_MAX
 
     def _verdict(self, readmission: Readmission) -> Verdict | None:
-        """Of the new copy, as the loop read it."""
+        """The verdict on the new copy, as the loop read it."""
         for reading in self._means.journal.readings(readmission.topic):
             same = (reading.partition, reading.broker) == (readmission.partition, readmission.broker)
             if same and readmission.added_ms and reading.read_ms >= readmission.added_ms:

@@ -1,7 +1,7 @@
-"""Which replicas need readmission by what is known of them: one rule, for the plan of it and for the status.
+"""Which replicas need readmission according to the journal: one rule, for the plan and for the status.
 
-A replica that came too late, one that the guard has decided to expel, and one that was read since it is back and was not found
-right, for whatever reason it was read. Reads the journal; asks no broker.
+A replica that came too late; one that the guard has decided to remove; and one that was read since it came back and was not
+found right, whatever it was read for. Asks no broker.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def suspects(journal: Journal, topic: str, memory: Memory) -> tuple[Away, ...]:
 
 
 def found_wrong(journal: Journal, topic: str, memory: Memory) -> frozenset[Replica]:
-    """Read since they are back, and wrong."""
+    """Replicas that were read since they came back, and found wrong."""
     return _found(journal, topic, memory, (Verdict.WRONG,))
 
 
@@ -34,7 +34,7 @@ def _found(journal: Journal, topic: str, memory: Memory, verdicts: Sequence[Verd
 
 
 def _was_found(away: Away, readings: Sequence[Reading], verdicts: Sequence[Verdict]) -> bool:
-    """A reading that began before it was in sync again says nothing about what it missed."""
+    """A reading that began before the replica was in sync again says nothing about what it missed."""
     return away.returned_ms is not None and any(
         (reading.partition, reading.broker) == (away.partition, away.broker)
         and reading.verdict in verdicts

@@ -1,7 +1,7 @@
-"""A readmission as commands for Kafka's own tools: what the guard would do from here on, and what must be waited for between.
+"""A readmission as commands for Kafka's own tools: what the guard would do from here on, and what to wait for in between.
 
-Words only, for a person who runs them one after the other. A line that begins with # says what to wait for; the line behind
-it is the check. How names are quoted is `divergence/kafka_tools.py`'s; what is set at present is asked for elsewhere.
+Words only, for a person who runs them one after the other. A line that begins with # says what to wait for; the next line is
+the check. `divergence/kafka_tools.py` quotes names; the present settings are read elsewhere.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from headstone.guard.ledger.temporary_changes import RATE, THROTTLED, with_repli
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Overrides that a readmission changes for a while. `rate` is of the broker that copies, the others are of the topic."""
+    """Overrides that a readmission changes for a while. `rate` belongs to the broker that copies, the others to the topic."""
 
     hold: Configs
     listed: str | None
@@ -38,18 +38,18 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """As they are, and as they were before any readmission: that goes back."""
+    """The settings as they are, and as they were before any readmission: those are restored."""
 
     present: Settings
     before: Settings
     rate_known: bool = True
-    """False: of a broker that is away nobody can say."""
+    """False if the broker is away, so that its rate is unknown."""
 
 
 def readmission_commands(
     readmission: Readmission, now: PartitionNow, current: Found, *, away: bool, bytes_per_second: int, bootstrap: Bootstrap
 ) -> tuple[str, ...]:  # fmt: skip
-    """In this order. Of one that goes on, what was done already is left out."""
+    """In order. If the readmission has begun, the steps already done are left out."""
     partition, broker, order = readmission.topic_partition, readmission.broker, readmission.order
     remaining = [other for other in order if other != broker]
     again = (*remaining, broker)
@@ -85,7 +85,7 @@ def readmission_commands(
 def _reassigned(
     readmission: Readmission, replicas: Sequence[int], file: str, bootstrap: Bootstrap, *, runs: bool = False
 ) -> list[str]:
-    """`runs`: it was begun already, and the tool refuses to begin it again."""
+    """`runs`: the reassignment was begun already, and the tool would refuse to begin it again."""
     write, execute, verify = reassign({readmission.topic_partition: replicas}, file, bootstrap=bootstrap)
     begin = [write] if runs else [write, execute]
     return [*begin, "# run this until it says that the reassignment is complete, and only then go on:", verify]
@@ -101,7 +101,7 @@ def _audited(readmission: Readmission, bootstrap: Bootstrap) -> list[str]:
 
 
 def _gone(readmission: Readmission, *, away: bool, bootstrap: Bootstrap) -> list[str]:
-    """Added again earlier, the broker would go on with the old copy."""
+    """If it were added earlier, the broker would continue with the old copy."""
     partition, broker = readmission.topic_partition, readmission.broker
     name = quoted(str(partition))
     first = (
@@ -112,7 +112,7 @@ def _gone(readmission: Readmission, *, away: bool, bootstrap: Bootstrap) -> list
 
 
 def _throttled(readmission: Readmission, settings: Settings, bytes_per_second: int) -> Settings:
-    """Where somebody limits it already, that stays as it is."""
+    """Leaves an existing throttle as it is."""
     listed = with_replica(settings.listed, readmission.partition, readmission.broker)
     return replace(settings, listed=listed, rate=str(bytes_per_second) if settings.rate is None else settings.rate)
 

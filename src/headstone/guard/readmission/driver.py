@@ -1,7 +1,7 @@
-"""Carries readmissions out: one step after the other, each in the journal before it is done, until they are over.
+"""Carries out readmissions step by step, each step in the journal before it is done, until they are finished.
 
-What comes next is `steps.py`'s, what would be done is `plan.py`'s. If it is killed anywhere, the next
-run goes on from the journal and the cluster's own state; until then what stays set is safe.
+`coordination/readmission.py` decides what comes next, `plan.py` plans. If this process is killed anywhere, the next run
+continues from the journal and the cluster's state; what stays set until then is safe.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ from headstone.log.topic_partition import TopicPartition
 
 PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.3, 5.0
 STALL_SECONDS_MAX = 600.0
-"""Nothing has moved for so long: a person should look, and run it again."""
+"""After this long without progress a person should look, and run it again."""
 ASKED_MAX = 20
-"""A hold, or an election, that was asked for so often and does not come."""
+"""A hold or an election that was requested this often and does not come."""
 BY_HAND = "guard readmit"
 READINGS_MAX = 10
-"""A new copy hears a moment later of what is committed: until then it is not judged."""
+"""A new copy learns a moment later what is committed: until then it cannot be judged."""
 
 
 class Ended(StrEnum):
@@ -87,7 +87,7 @@ class Ended(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readmitted:
-    """What became of one replica. `stray`: how the folder is called that its broker leaves behind, if it was away."""
+    """What became of one replica. `stray`: the name of the folder that its broker leaves behind, if it was away."""
 
     partition: TopicPartition
     broker: int
@@ -97,7 +97,7 @@ class Readmitted:
 
     @property
     def remark(self) -> str:
-        """What a person may clear away."""
+        """What a person may delete."""
         return f"its old folder is called {self.stray} once its broker is back: the broker never deletes it, you may"
 
     @property
@@ -114,7 +114,7 @@ class Readmitted:
 
 @dataclass(slots=True, kw_only=True)
 class Means:
-    """With what a readmission is carried out. Clock and pause are arguments: tests have their own."""
+    """What a readmission needs. Clock and pause are arguments so that tests can replace them."""
 
     admin: Admin
     connection: Connection
@@ -123,16 +123,17 @@ class Means:
     limits: Limits = field(default_factory=Limits)
     tell: Tell = print
     actor: str = BY_HAND
-    """Who changes settings, for the journal."""
+    """The name under which the journal records changes of settings."""
     clock_ms: Callable[[], int] = clock_ms
     pause: Callable[[float], None] = time.sleep
     steady: Clock = steady_ms
-    """How old a look is, whatever the wall clock says."""
+    """Measures the age of a look, independent of the wall clock."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Course:
-    """One readmission while this process works on it: what is not durable. `end` is None until there is nothing to do now."""
+    """One readmission while this process works on it: the state that is not in the journal. `end` is None until nothing is left
+    to do now."""
 
     plan: ReadmissionPlan
     readmission: Readmission
@@ -147,11 +148,12 @@ class Course:
 
 
 def readmit(means: Means, plans: Sequence[ReadmissionPlan]) -> list[Readmitted]:
-    """Topic by topic, so many partitions at once as the limits allow; two replicas of a partition one after the other."""
+    """Topic by topic, with as many partitions at once as the limits allow. Two replicas of one partition are done one after the
+    other."""
     ended: list[Readmitted] = []
     with alone(means.journal, seconds_max=LOCK_SECONDS_MAX, pause=means.pause):
         forget_gone(means)
-        # To plan takes minutes, and then the lock is waited for: the guard may have done something since.
+        # Planning takes minutes, and waiting for the lock too: the guard may have done something since.
         begun = open_readmissions(means.journal)
         current = sorted((refreshed(plan, begun) for plan in plans), key=_place)
         by_topic = groupby(current, key=lambda plan: plan.readmission.topic)
@@ -167,7 +169,7 @@ def readmit(means: Means, plans: Sequence[ReadmissionPlan]) -> list[Readmitted]:
 
 
 def forget_gone(means: Means) -> None:
-    """A topic that was deleted needs neither a readmission nor its settings back."""
+    """Drops readmissions and temporary changes of deleted topics: there is nothing to finish or restore."""
     for readmission in open_readmissions(means.journal):
         state = means.admin.describe([readmission.topic])
         if not still_there(state, readmission.topic, readmission.topic_id):
@@ -178,7 +180,7 @@ def forget_gone(means: Means) -> None:
 
 
 def _place(plan: ReadmissionPlan) -> tuple[TopicPartition, bool, int]:
-    """What was begun goes first."""
+    """Readmissions that have begun go first."""
     return plan.readmission.topic_partition, not plan.resumed, plan.readmission.broker
 
 
@@ -224,8 +226,8 @@ def _begun(means: Means, plan: ReadmissionPlan) -> Course:
 def advance(
     means: Means, course: Course, *, is_left: Callable[[Step], bool] = lambda step: False, void: Void = never
 ) -> Step:
-    """One step of it, or none: `is_left` says which are somebody else's, or are to be left for now. What moves replicas is not
-    done once it is void, or the look at the partition has become old: who is in sync may be another one by then."""
+    """Takes one step, or none: `is_left` names steps that belong to somebody else or must wait. What moves replicas is not done
+    if `void()` is true, or if the look at the partition has become old: the in-sync replicas may have changed since."""
     old = grows_old(means.steady)
     now = _look(means, course)
     step = next_step(course.readmission, now)
@@ -246,7 +248,7 @@ def advance(
 
 
 def _look(means: Means, course: Course) -> PartitionNow:
-    """The questions that only some steps need are asked only then."""
+    """Asks what only some steps need only for those steps."""
     admin, readmission = means.admin, course.readmission
     partition, broker = readmission.topic_partition, readmission.broker
     state = admin.describe([partition.topic])
@@ -267,7 +269,7 @@ def _look(means: Means, course: Course) -> PartitionNow:
 
 
 def _watch(course: Course, step: Step, now: PartitionNow) -> None:
-    """A run in which nothing moves any more ends; what it set stays, and is safe."""
+    """Ends a run in which nothing moves any more; what it set stays, and is safe."""
     state = (step, replace(now, verdict=None))
     if state != course.last:
         course.last, course.moved_s, course.asked = state, time.monotonic(), 0
@@ -330,7 +332,8 @@ def _carry_out(means: Means, course: Course, step: Step, now: PartitionNow, void
             course.readmission = replace(course.readmission, was_away=True)
             _end(means, course, Ended.EXPELLED, f"when broker {broker} is back, run the same command again", over=False)
         case Stop():
-            # The guard would begin it anew at its next look, and so for ever; but it has let go of whom somebody replaced.
+            # Keep it if it has begun: the guard would only begin it again at its next look, over and over. Not if somebody
+            # replaced the replica: then the guard has let go of it.
             begun = course.readmission.by_guard and (course.readmission.expelled or course.readmission.tries > 0)
             begun = begun and not step.replaced
             _end(means, course, Ended.STOPPED, step.why, over=not step.again and not begun)
@@ -371,7 +374,7 @@ def _replicas(brokers: tuple[int, ...]) -> tuple[tuple[str, str], ...]:
 
 
 def _read(means: Means, course: Course) -> None:
-    """Until it can be judged: a new copy hears a moment later of what is committed."""
+    """Reads until the copy can be judged: a new copy learns a moment later what is committed."""
     readmission = course.readmission
     _say(means, course, f"reading broker {readmission.broker} and the others")
     began_ms = means.clock_ms()
@@ -405,10 +408,11 @@ def _end(means: Means, course: Course, ended: Ended, why: str = "", *, over: boo
 
 
 def put_back_changes(means: Means, topic: str | None, void: Void = never) -> None:
-    """Of a topic, or of all and of brokers (None), of which no copy is being made any more. A hold that the guard counts on
-    stays until that is over: who asked that too long ago puts nothing back."""
+    """Restores the temporary changes of `topic`, or all of them (None), except those of a copy that is still being made. A hold
+    that the guard relies on stays until the guard is done with it. That is asked here, so nothing is restored once the answer
+    is too old."""
     late = partial(_either, void, grows_old(means.steady))
-    # By the records: a broker that has not heard of the new replica yet would say that nothing is copied.
+    # From the journal: a broker that has not heard of the new replica yet would say that nothing is copied.
     copying = [readmission for readmission in open_readmissions(means.journal) if readmission.copies]
     topics, brokers = {readmission.topic for readmission in copying}, {readmission.broker for readmission in copying}
     for temporary in temporary_changes(means.journal):
@@ -430,7 +434,7 @@ def _either(first: Void, second: Void) -> bool:
 
 
 def _say(means: Means, course: Course, text: str) -> None:
-    """Once."""
+    """Says each text only once in a row."""
     if text != course.last_text:
         course.last_text = text
         means.tell(f"{_name(course)}: {visible(text)}")

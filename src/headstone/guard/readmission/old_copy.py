@@ -1,7 +1,7 @@
-"""Whether a broker has a copy of a partition, by its own word: asked before a replica is added again.
+"""Asks a broker whether it has a copy of a partition, before the replica is added again.
 
-A broker goes on with whatever copy it has, right or wrong, when it is assigned again: also if it comes back later, or hears of
-being expelled and added at once. Metadata cannot say so; only the broker itself can.
+When a replica is assigned again, its broker continues with whatever copy it has, right or wrong; even if it comes back later,
+or hears of removal and addition at once. Metadata cannot show that, only the broker itself can.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ NO_COPY = -1
 
 
 def copy_bytes(admin: Admin, partition: TopicPartition, broker: int) -> int | None:
-    """How large its copy is; NO_COPY if it has none, None if it does not answer."""
+    """The size of its copy in bytes; NO_COPY if it has none, None if it does not answer."""
     try:
         replicas = admin.log_dirs(broker)
     except NoAnswer:

@@ -1,7 +1,7 @@
 """Which replicas need readmission, why, and what would be done: a value for a person to read before anything happens.
 
-Reads replicas over the wire and asks the cluster; changes nothing. What comes next at each moment is
-`steps.py`'s, carrying it out `driver.py`'s.
+Reads replicas over the wire and asks the cluster; changes nothing. `coordination/readmission.py` decides the next step at each
+moment, `driver.py` carries it out.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Which replicas; none named: those that the journal calls too late, or that were read and found wrong."""
+    """The replicas to plan for. If none is named: those that the journal calls too late, or that were read and not found
+    right."""
 
     topics: tuple[str, ...] = ()
     partition: int | None = None
@@ -67,7 +68,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadmissionPlan:
-    """One replica. `readmission` is what would be begun, or what was begun and goes on."""
+    """One replica. `readmission` is what would begin, or what has begun and continues."""
 
     readmission: Readmission
     judged: Judged
@@ -106,7 +107,7 @@ class ReadmissionPlan:
 
     @property
     def stray(self) -> str:
-        """The name that its broker gives to the folder of a replica that was expelled while it was away."""
+        """The name that the broker gives to the folder of a replica that was removed while the broker was away."""
         return f"{visible(str(self.readmission.topic_partition))}.*-stray"
 
     @property
@@ -124,9 +125,10 @@ class ReadmissionPlan:
 def plan(
     admin: Admin, connection: Connection, journal: Journal, wanted: Wanted, *, work: Path, limits: Limits, tell: Tell
 ) -> list[ReadmissionPlan]:  # fmt: skip
-    """Of each replica that is named, or that the journal names, or that was found wrong: what is known and what would be done.
+    """For each replica that is named, or in the journal, or found wrong: what is known and what would be done.
 
-    Of replicas that nobody named, only those that are wrong; one that is away cannot be read, and is not accused by that."""
+    Replicas of a named topic that are not themselves named are included only if they are wrong. One that is away cannot be
+    read, which is no evidence against it."""
     state = admin.describe(None)
     begun = {
         (readmission.topic_partition, readmission.broker): readmission
@@ -166,7 +168,7 @@ def plan(
 
 
 def not_judged(partition: TopicPartition, broker: int, judged: Judged) -> str:
-    """What was found may quote what a broker or a record says."""
+    """Escaped, because it may quote what a broker or a record says."""
     return visible(f"{partition}: broker {broker} was not judged: {judged.why}; --broker {broker} names it")
 
 
@@ -198,7 +200,8 @@ def _plan(
 
 
 def refreshed(plan: ReadmissionPlan, begun: Sequence[Readmission]) -> ReadmissionPlan:
-    """As the records have it now: since it was planned the guard may have begun it, gone on with it, or ended it."""
+    """The plan with the journal's newest record: since planning, the guard may have begun, continued or finished the
+    readmission."""
     readmission = plan.readmission
     replica = (readmission.topic_partition, readmission.broker)
     for record in begun:
@@ -211,7 +214,7 @@ def refreshed(plan: ReadmissionPlan, begun: Sequence[Readmission]) -> Readmissio
 
 
 def no_source(partition: TopicPartition, broker: int, now: PartitionNow, read: Mapping[int, Judged]) -> list[str]:
-    """The new copy comes from whoever leads then."""
+    """Refuses if the replica that would lead, and so be copied, is wrong itself."""
     in_sync = [other for other in now.replicas if other in now.isr and other != broker]
     leader = now.leader if now.leader in in_sync else next(iter(in_sync), None)
     judged = read.get(leader) if leader is not None else None
@@ -223,7 +226,8 @@ def no_source(partition: TopicPartition, broker: int, now: PartitionNow, read: M
 
 
 def _found(admin: Admin, journal: Journal, readmission: Readmission, *, away: bool) -> Found:
-    """A temporary change goes back to the old value in the journal: the present one may be what a killed run has set."""
+    """For a temporary change, the old value in the journal is restored: the present one may have been set by a run that was
+    killed."""
     topic, broker = Resource(topic=readmission.topic), Resource(broker=readmission.broker)
     own = own_values(admin, topic, [*(name for name, _ in HOLD), THROTTLED])
     temporary = {
@@ -272,7 +276,7 @@ def _late(journal: Journal, state: ClusterState) -> list[tuple[TopicPartition, i
 def _candidates(
     admin: Admin, state: ClusterState, wanted: Wanted, replicas: list[tuple[TopicPartition, int]]
 ) -> dict[TopicPartition, tuple[int, ...]]:
-    """By partition, in order; whoever is named in the journal and whose topic or replica is gone is nobody's concern."""
+    """By partition, in order. Leaves out journal entries whose topic or partition is gone."""
     chosen: dict[TopicPartition, list[int]] = {}
     for partition, broker in replicas:
         if partition.number in state.topics.get(partition.topic, {}) and wanted.covers(partition, broker):
@@ -301,7 +305,7 @@ def _is_compacted(answer: object, *, strict: bool) -> bool:
 
 
 def _refuse_bad_names(admin: Admin, state: ClusterState, wanted: Wanted, brokers: set[int]) -> None:
-    """A clear message, and nothing changed."""
+    """Raises UsageError with a clear message before anything is changed."""
     if wanted.partition is not None and len(wanted.topics) != 1:
         raise UsageError("--partition needs exactly one --topic")
     for topic in wanted.topics:

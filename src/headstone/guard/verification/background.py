@@ -1,7 +1,7 @@
-"""Reads replicas that came back, one at a time and beside the loop, and writes what was found into the journal.
+"""Reads returned replicas one at a time beside the loop, and writes the results into the journal.
 
-A reading may take minutes and fail in any way, which is written too, with the reason; the loop asks again as long as it wants
-one. How a replica is read and judged is `verdicts.py`'s.
+A reading may take minutes and may fail in any way. A failure is written too, with its reason, and the loop requests the reading
+again as long as it needs one. `verdicts.py` reads and judges a replica.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from headstone.guard.verification.verdicts import Judged
 
 Read = Callable[[Verify], "Mapping[int, Judged]"]
-"""By broker, of all replicas that were judged; the one that is wanted among them."""
+"""By broker, of all replicas that were judged, including the requested one."""
 
 
 class Readings:
-    """`beside`: on a thread of its own, else at once. Who was tried longest ago is first, so that one that cannot be read keeps
-    nobody waiting."""
+    """`beside`: in a background thread, else at once. The replica whose last attempt is oldest comes first, so that one that
+    cannot be read does not delay the others."""
 
     def __init__(self, read: Read, journal: Journal, *, clock: Callable[[], int], beside: bool) -> None:
         self._read, self._journal, self._clock = read, journal, clock
@@ -35,15 +35,15 @@ class Readings:
         self._waiting: list[Verify] = []
         self._running: tuple[str, int, int] | None = None
         self._tried: dict[tuple[str, int, int], int] = {}
-        """When each was last begun, by a count."""
+        """The number of the last attempt, counted over all replicas."""
         self._ended = False
 
     def end(self) -> None:
-        """A reading that still goes on is left alone, and what it finds is of no use any more."""
+        """Does not wait for a running reading; its result is discarded."""
         self._ended = True
 
     def want(self, wanted: Sequence[Verify], topics: Collection[str]) -> None:
-        """All that a look at these topics wants; what an earlier one wanted of them, and this one does not, is not begun."""
+        """Everything that a look at these topics wants. Earlier requests for them that are not repeated are dropped."""
         keys = {_key(verify) for verify in wanted}
         with self._lock:
             waiting = [verify for verify in self._waiting if verify.topic not in topics]
@@ -55,7 +55,7 @@ class Readings:
         if not self._beside:
             self._go_on()
             return
-        # A daemon: the end of the guard does not wait for it. It changes nothing but the journal, whole or not at all.
+        # A daemon: the guard's end does not wait for it. It changes only the journal, in whole transactions.
         self._thread = threading.Thread(target=self._go_on, name="reading", daemon=True)
         self._thread.start()
 
@@ -65,7 +65,7 @@ class Readings:
                 self._run(wanted)
         finally:
             with self._lock:
-                # Unless the next thread is at it already.
+                # Unless the next thread has already started.
                 if self._thread in (None, threading.current_thread()):
                     self._running = None
 
@@ -85,11 +85,11 @@ class Readings:
         try:
             self._note(wanted, self._read(wanted), read_ms)
         except Exception as error:
-            # Whatever it is: if this thread ended, nothing would be read any more, and nobody would be told.
+            # Whatever went wrong: if this thread ended, nothing would be read any more and nothing would say so.
             self._note_failed(wanted, read_ms, reason_of(error))
 
     def _note_failed(self, wanted: Verify, read_ms: int, reason: str) -> None:
-        """A journal that cannot be written is the loop's to tell; the replica is wanted again, and read again."""
+        """If the journal cannot be written, the loop reports that; the replica is requested and read again."""
         with suppress(HeadstoneError):
             self._keep(wanted, [Reading(
                 partition=wanted.partition, broker=wanted.broker, verdict=None, read_ms=read_ms, detail=reason,
@@ -104,7 +104,7 @@ class Readings:
         ])  # fmt: skip
 
     def _keep(self, wanted: Verify, readings: Sequence[Reading]) -> None:
-        """The one that is wanted last: whoever sees its verdict sees those of the others."""
+        """Writes the requested replica last: once its verdict shows, those of the others do too."""
         if self._ended:
             return
         for reading in sorted(readings, key=lambda reading: reading.broker == wanted.broker):
@@ -116,7 +116,7 @@ def _key(wanted: Verify) -> tuple[str, int, int]:
 
 
 def reason_of(error: Exception) -> str:
-    """Without the scratch file's name, which is another one each time."""
+    """Without the name of the scratch file, which differs each time."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return str(error) if isinstance(error, HeadstoneError) else f"{type(error).__name__}: {error}"

@@ -1,6 +1,6 @@
 """Why a replica cannot be judged: how each reason begins, by which an alarm finds its advice.
 
-Words only: `verdicts.py` says which reason it is, `loop/alarms.py` what to do about it.
+Words only: `verdicts.py` chooses the reason, `loop/alarms.py` has the advice.
 """
 
 from __future__ import annotations

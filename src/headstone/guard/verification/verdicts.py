@@ -1,7 +1,7 @@
-"""Is a replica right? Reads it and the others of its partition over the wire and compares them.
+"""Is a replica right? Reads all replicas of its partition over the wire and compares them.
 
-The judgement is the audit's; here it becomes a verdict for each replica. Needs READ, changes nothing. What to do about it is
-decided elsewhere.
+The audit judges; this file turns its judgement into a verdict on each replica. Needs READ, changes nothing. What to do about a
+verdict is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ FINDINGS_TOLD = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """`why` in words for a person; empty if it is right. `read` is False if its broker did not let it be read.
+    """`why`: in words for a person; empty if the replica is right. `read`: False if its broker did not let it be read.
 
-    `behind`: it had not heard yet of all that its leader called committed, and nothing else speaks against it."""
+    `behind`: it has not yet heard of all that its leader called committed, and nothing else speaks against it."""
 
     verdict: Verdict
     why: str = ""
@@ -45,8 +45,8 @@ class Judged:
 def verify(
     connection: Connection, topic: str, partition: int, broker: int, *, work: Path, bytes_per_second: int = BYTES_PER_SECOND
 ) -> dict[int, Judged]:  # fmt: skip
-    """By broker, of one replica and of the others that could be judged with it. Unfinished if that one could not be read:
-    that is no evidence against it, ask again later."""
+    """By broker, for the requested replica and all others that could be judged with it. Raises Unfinished if the requested one
+    could not be read or compared in full: that is no evidence against it, so ask again later."""
     wanted = TopicPartition(topic, partition)
     read = read_replicas(connection, wanted, last=broker, work=work, bytes_per_second=bytes_per_second)
     judged = read.get(broker)
@@ -60,7 +60,8 @@ def verify(
 def read_replicas(
     connection: Connection, partition: TopicPartition, *, last: int, work: Path, bytes_per_second: int = BYTES_PER_SECOND
 ) -> dict[int, Judged]:  # fmt: skip
-    """By broker, of all replicas; that of broker `last` is read at the end. Copies go to `work` and are gone afterwards."""
+    """By broker, for all replicas. Reads the replica of broker `last` at the end. Copies go to `work` and are deleted
+    afterwards."""
     with TemporaryDirectory(dir=work, prefix="replicas-") as copies:
         live = audit_partition(
             connection, partition, SilentRunner(), last=last, work=Path(copies), bytes_per_second=bytes_per_second
@@ -69,7 +70,7 @@ def read_replicas(
 
 
 def verdicts_of(copied: Copied, judgement: Judgement) -> dict[int, Judged]:
-    """Of the one partition that was copied, by broker."""
+    """By broker, for the one partition that was copied."""
     audited = judgement.audited
     judged = {broker: _unread(broker, error) for (_, broker), error in copied.failures.items()}
     facts = {int(one.name): one for one in (audited.results[0].facts if audited.results else ())}
@@ -83,7 +84,7 @@ def verdicts_of(copied: Copied, judgement: Judgement) -> dict[int, Judged]:
         wrong = [finding for finding in judgement.findings if finding.replica == str(broker) and _certain(finding)]
         doubt = of_all if judgement.different is not None else doubts.get(str(broker)) or of_all
         uncompared = judgement.uncompared.get(str(broker))
-        # Where somebody only lags, there will be something to compare.
+        # If the replica only lags, it can be compared later.
         lags = broker in behind or (uncompared is not None and bool(behind))
         if wrong:
             judged[broker] = Judged(verdict=Verdict.WRONG, why=_told(wrong))
@@ -96,19 +97,19 @@ def verdicts_of(copied: Copied, judgement: Judgement) -> dict[int, Judged]:
 
 
 def _unread(broker: int, error: Exception) -> Judged:
-    """A log that cannot be read as one is evidence; a broker that does not answer is none."""
+    """A log that cannot be parsed is evidence; a broker that does not answer is not."""
     damaged = isinstance(error, CorruptLog)
     why = f"{f'{DAMAGED}: ' if damaged else ''}the replica on broker {broker} was not read: {error}"
     return Judged(verdict=Verdict.UNJUDGED, why=why, read=damaged)
 
 
 def _certain(finding: Finding) -> bool:
-    """About this replica, whatever else it may be."""
+    """True if the finding is about this replica and no other."""
     return finding.kind != OTHER and finding.or_replica in (None, finding.replica)
 
 
 def _told(findings: Sequence[Finding]) -> str:
-    """The first ones, each with its class, key, offset and replica."""
+    """The first findings, each with its class, key, offset and replica."""
     left = len(findings) - FINDINGS_TOLD
     lines = [_one_told(finding) for finding in findings[:FINDINGS_TOLD]]
     return "; ".join([*lines, *([f"and {left} more"] if left > 0 else [])])
@@ -135,14 +136,15 @@ def _doubts(judgement: Judgement, copied: Copied) -> dict[str, str]:
 
 
 def _doubt_of_all(judgement: Judgement) -> str | None:
-    """What may speak against any replica, whichever it is."""
+    """What may speak against every replica."""
     if judgement.different is not None:
         return f"{DIFFERENT_LOGS}: {judgement.different}"
     return None if judgement.incomplete is None else f"{DIFFERS}: {judgement.incomplete}"
 
 
 def _behind(copied: Copied, audited: PartitionAudit, facts: Mapping[int, ReplicaFacts]) -> dict[int, str]:
-    """The leader was read first: who has not heard by now of all that it called committed was not compared up to there."""
+    """The leader was read first: a replica that has not heard since of everything the leader called committed was compared only
+    up to what it has heard of."""
     leader = copied.leaders.get(audited.partition)
     if leader is None or leader not in facts:
         return dict.fromkeys(facts, f"its leader, broker {leader}, was not read")
