@@ -27,11 +27,7 @@ THOROUGH: tuple[tuple[str, str], ...] = (
     ("tests/lake/test_table_view.py::*-[1-9]*", "more seeds"),
     ("tests/lake/test_random_sequences.py::*[[][1cdof]*", "parts of what happens in `all`, by other seeds"),
     # Kills before every step: one story of each, all of them by `make test-all`.
-    (
-        "tests/log/test_swap.py::test_a_recovery_killed_at_any_step*[[]trailing*",
-        "the same with fewer steps: one output",
-    ),
-    ("tests/log/test_swap.py::test_a_recovery_killed_at_any_step*[[]one output*", "test_power_loss recovers the same"),
+    ("tests/log/test_swap.py::test_a_recovery_killed_at_any_step*", "test_power_loss recovers the same"),
     ("tests/log/test_swap.py::test_a_compaction_killed_at_any_step*[[]everything*", "the same steps, other contents"),
     ("tests/log/test_swap.py::test_a_compaction_killed_at_any_step*[[]more*", "the same steps, other contents"),
     ("tests/log/test_swap.py::test_a_compaction_killed_at_any_step*[[]trailing*", "the same steps, other contents"),

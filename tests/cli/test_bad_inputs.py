@@ -136,6 +136,7 @@ BAD: list[tuple[str, int, str]] = [
     ("inspect gs://b --store-conf service_acount=" + UNIQUE, 2, "did you mean service_account?"),
     ("inspect az://b --store-conf acount_key=" + UNIQUE + " --store-conf account_name=account", 2, "mean account_key?"),
     # compact
+    ("compact {log}", 2, "headstone compact: say where the result goes: --out DIR, --in-place, or --dry-run"),
     ("compact {log} --out {root}/o --in-place", 2, "not allowed with"),
     ("compact {log} --out ''", 2, "--out: expected a directory, found an empty text"),
     ("compact {log} --out {root}/o --peer ''", 2, "--peer: expected a directory, found an empty text"),
