@@ -132,7 +132,7 @@ def group_segments(segments: Sequence[SegmentSurvey], policy: Policy, *, unclean
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetainedSegment:
-    """What deletion looks at, of old and of new segments alike."""
+    """The facts that deletion looks at, for old and new segments alike."""
 
     base: int
     size: int
@@ -142,7 +142,7 @@ class RetainedSegment:
 def deletable(
     segments: Sequence[RetainedSegment], policy: Policy, *, log_start: int, log_end: int, high_watermark: int
 ) -> list[int]:
-    """Bases of the oldest segments that go: below log start always; by size and time if the policy has `delete`."""
+    """Bases of the oldest segments to delete: always those below log start; by size and time if the policy has `delete`."""
     gone = 0
 
     def take_while(goes: Iterable[bool]) -> None:
