@@ -1,1 +1,1 @@
-"""Bytes to columns and back: Kafka's own files. Knows nothing of compaction."""
+"""Bytes to columns and back: Kafka's own files. Knows nothing about compaction."""

@@ -1,7 +1,7 @@
 """Kafka's small text files: the checkpoints of a log directory, leader epochs, partition metadata.
 
-All are rewritten whole: a temporary file, fsync, atomic rename, fsync of the directory. Knows nothing of what the
-numbers mean to a compaction.
+All are rewritten whole: a temporary file, fsync, atomic rename, fsync of the directory. Does not know what the numbers mean to
+a compaction.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def read_offsets(path: Place) -> Mapping[TopicPartition, int]:
 
 @lru_cache(maxsize=64)
 def _offsets_of(path: Place, inode: int | str | None, mtime_ns: int, size: int) -> Mapping[TopicPartition, int]:
-    """Files are rewritten by rename, so that a new content has a new inode or time."""
+    """Files are rewritten by rename, so new content has a new inode or time."""
     rows = _rows(path)
     offsets: dict[TopicPartition, int] = {}
     for number, fields in enumerate(rows, start=3):
