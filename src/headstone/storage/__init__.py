@@ -1,1 +1,1 @@
-"""Where bytes are: local disks and object stores behind one small face. Knows nothing of Kafka."""
+"""Where bytes are: local disks and object stores behind one small interface. Knows nothing about Kafka."""
