@@ -182,7 +182,9 @@ class _Compaction:
         parallelism = self.settings.parallelism or self.engine.parallelism
         shares, split = self._tasks(sum(partition.plan.size for partition in self.under_way) / parallelism)
         self.control.check()
-        self.job.hear((partition.name, []) for partition in self.under_way if not partition.runs)  # no records: clean
+        self.job.hear(
+            (partition.name, []) for partition in self.under_way if not partition.runs
+        )  # without records: clean
         answers = self.engine.as_they_end(compact_share, shares, board, stop=self.control.stop)
         self.job.hear((shares[number].common.topic_partition, answer) for number, answer in answers)
         for work in split:

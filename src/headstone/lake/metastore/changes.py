@@ -114,20 +114,14 @@ def append_all(connection: Connection, appends: Mapping[TopicPartition, Append],
         after = appended(before, proposed.expected_next, proposed.extents, log_start=proposed.log_start)
         totals = added(totals_of_row(row), totals_of(after.extents, (Span(row.next_offset, after.next_offset),)))
         wanted = queue_keys(after, totals, settings[row.topic_id])
-        updates.append(
-            {
-                "row_id": row.partition_id,
-                "start_offset": after.start_offset,
-                "next_offset": after.next_offset,
-                "changed_ms": moment_ms,
-                "first_added_ms": moment_ms if row.first_added_ms < 0 else row.first_added_ms,
-                **columns_of(totals),
-                "overdue_from_ms": wanted.overdue_from_ms,
-                "dirty_ratio": wanted.dirty_ratio,
-                "ripe_ms": row.ripe_ms if row.dirty_bytes else 0,
-                "unleveled_bytes": row.unleveled_bytes + sum(extent.length for extent in after.extents),
-            }
-        )  # it may be above everything in an object
+        updates.append({
+            "row_id": row.partition_id, "start_offset": after.start_offset, "next_offset": after.next_offset,
+            "changed_ms": moment_ms,
+            "first_added_ms": moment_ms if row.first_added_ms < 0 else row.first_added_ms, **columns_of(totals),
+            "overdue_from_ms": wanted.overdue_from_ms, "dirty_ratio": wanted.dirty_ratio,
+            "ripe_ms": row.ripe_ms if row.dirty_bytes else 0,
+            "unleveled_bytes": row.unleveled_bytes + sum(extent.length for extent in after.extents),
+        })  # fmt: skip
         fresh += [extent_row(row.partition_id, extent, moment_ms, dirty=True) for extent in after.extents]
         if after.start_offset != row.start_offset:
             began.append(_past_start(row.partition_id, row.start_offset, moment_ms))
@@ -136,7 +130,7 @@ def append_all(connection: Connection, appends: Mapping[TopicPartition, Append],
     for target, made in ((schema.extents, fresh), (schema.past_starts, began)):
         if made:
             connection.execute(insert(target), made)
-    if began:  # The row that says where a log began until now.
+    if began:  # the new start may be above everything in an object
         release(connection, {extent.object_id for each in appends.values() for extent in each.extents}, clock)
     note(connection, notes)
     for topic in {name.topic for name in appends}:
@@ -146,7 +140,7 @@ def append_all(connection: Connection, appends: Mapping[TopicPartition, Append],
 
 
 def _past_start(partition_id: int, start_offset: int, moment_ms: int) -> dict[str, Any]:
-    """Where a log began until now."""
+    """The row that says where a log began until now."""
     return {"partition_id": partition_id, "start_offset": start_offset, "removed_ms": moment_ms}
 
 

@@ -99,7 +99,9 @@ def expect_own(metastore: Metastore, store: Store, *, mends: bool = False) -> No
     owner, _ = _owner_or_damage(store, row.lake_id)
     if owner and owner["token"] == row.token and Place.of_row(row.place) == now:
         return
-    with metastore.transaction() as connection:  # the store is written under this lock, so that no token is lost
+    with (
+        metastore.transaction() as connection
+    ):  # what is written to the store is written under this lock: no token is lost
         row = connection.execute(select(schema.lakes).with_for_update()).one()
         values = _settled(row, now, metastore, store, mends=mends)
         if values:
