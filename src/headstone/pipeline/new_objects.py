@@ -107,7 +107,7 @@ class NewObjects:
 
     @contextmanager
     def locked(self, tell: Tell) -> Iterator[None]:
-        """A killed run leaves its lock behind; the next one takes it over."""
+        """A killed run leaves its lock. The next takes it over with `clean`, or if that was a process here that has ended."""
         self._lock(tell)
         try:
             yield

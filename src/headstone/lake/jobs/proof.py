@@ -61,7 +61,8 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mention:
-    """The key's bytes anywhere else: at this position of the object, or in a compressed batch that begins there."""
+    """The key's bytes anywhere else: at this position of the object or, with an `offset`, in a compressed batch of the extent
+    there."""
 
     object_id: str
     position: int

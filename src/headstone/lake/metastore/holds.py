@@ -76,7 +76,7 @@ class Holds:
 def hold_from(
     metastore: Metastore, reader: str, partitions: Sequence[TopicPartition], offset: int, *, for_ms: int
 ) -> int:  # fmt: skip
-    """Renews all of these, or none if one of them ends before the offset. Returns until when."""
+    """Holds all of these from the offset on, or none if one of them ends before it. Returns until when."""
     for name, end in metastore.next_offsets(partitions).items():
         if offset > end:
             raise UsageError(

@@ -355,7 +355,7 @@ class Metastore:
             return unleveled(connection, limit)
 
     def looked_for_small(self, topic_partition: TopicPartition, unleveled_bytes: int) -> None:
-        """Nothing of those bytes is left to merge; newer ones count towards the next look. The partition must still exist."""
+        """Nothing of those bytes is left to merge; newer ones count towards the next look. Ignores a dropped partition."""
         with self.transaction() as connection:
             for row in located_present(connection, [topic_partition]).values():
                 looked_for_small(connection, row.partition_id, unleveled_bytes)
