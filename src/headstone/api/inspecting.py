@@ -81,6 +81,7 @@ def inspect(
 
 
 def inspect_logs(places: Sequence[str | Place], topics: Sequence[str], policy: Policy, runner: Runner) -> Inspection:
+    """What the verb and the library share. Warns of log directories that a broker is writing to."""
     directories = of_topics(logs_in(places), topics, places)
     for text in in_use([directory.log_dir for directory in directories], "what follows"):
         runner.warn(text)

@@ -98,6 +98,8 @@ class CompactionSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestSettings:
+    """The settings of an ingest, from log directories or from a cluster."""
+
     topics: tuple[str, ...] = ()
     """From log directories, empty for all that they hold; from a cluster they must be named."""
     cleanup_policy: str | None = None

@@ -51,6 +51,8 @@ MOVED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lake:
+    """An open lake. A context manager: closes the metastore at the end."""
+
     metastore: Metastore
     store: Store
 

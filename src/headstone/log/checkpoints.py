@@ -41,6 +41,7 @@ NO_OFFSETS: Mapping[TopicPartition, int] = MappingProxyType({})
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
+    """After a power loss `path` has the old content or the new one. A replaced file's owner and mode stay."""
     temporary = path.with_name(path.name + ".tmp")
     with open(temporary, "wb") as file:
         file.write(content.encode() if isinstance(content, str) else content)
@@ -81,6 +82,7 @@ def write_offsets(path: Place, offsets: Mapping[TopicPartition, int]) -> None:
 
 
 def replace_whole(path: Place, content: bytes) -> None:
+    """As `write_atomically`, also for objects."""
     if isinstance(path, ObjectPlace):
         write_whole(path, content)
     else:

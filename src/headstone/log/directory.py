@@ -103,6 +103,7 @@ class FutureCopy:
 
 
 def future_copies(log_dir: Place) -> list[FutureCopy]:
+    """Copies that a broker is moving into this log directory."""
     matches = (_FUTURE.fullmatch(child.name) for child in children(log_dir))
     return [
         FutureCopy(path=log_dir / match[0], topic=match["topic"], partition=int(match["partition"]))
@@ -340,6 +341,7 @@ def _segment(path: Place, base: int) -> SegmentFile:
 
 
 def is_broker_directory(log_dir: Place) -> bool:
+    """Whether it has a broker's meta.properties. A backup may lack that file."""
     return (log_dir / checkpoints.META_PROPERTIES).exists()
 
 
@@ -378,6 +380,7 @@ def refuse_broker_directory(directory: Path, *, instead: str) -> None:
 
 
 def refuse_inside_broker_directory(directory: Path, *, instead: str) -> None:
+    """Refuses a directory inside a broker's log directory. `instead`: what to do."""
     for outer in Path(os.path.realpath(directory)).parents:
         if sign := broker_file_in(outer):
             raise UsageError(f"{directory} lies in {outer}, which {KAFKA.format(sign=sign)}; {instead}")

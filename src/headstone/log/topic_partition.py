@@ -16,6 +16,8 @@ TOPIC_NAME_RULE = "up to 249 letters, digits, dots, underscores and hyphens, and
 
 
 class TopicPartition(NamedTuple):
+    """As text `orders-0`."""
+
     topic: str
     number: int
 

@@ -35,6 +35,7 @@ class Judgement:
 
 
 def judgement_of(audited: PartitionAudit) -> Judgement:
+    """If these are different logs, it has no findings."""
     different = audited.different or different_contents(_pairs(audited))
     problems = tuple(problem for problem in audited.problems if problem != audited.different)
     unexplained = None if different is not None else _unexplained(audited)

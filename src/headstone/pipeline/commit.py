@@ -422,6 +422,7 @@ def _with_parents(place: Place) -> Iterator[Place]:
 
 
 def remove_work_dirs(directory: Path) -> None:
+    """Removes the work directories that killed runs have left in `directory`."""
     for leftover in directory.glob(WORK_PREFIX + "*"):
         remove_work_dir(leftover)
 

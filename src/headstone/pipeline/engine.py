@@ -34,6 +34,8 @@ class LocalStop:
 
 
 class Engine(Protocol):
+    """`each`, `outcomes` and `as_they_end` run a body once per task; `split` runs the stages of the shuffle path."""
+
     def begin(self) -> None: ...
 
     @property

@@ -15,6 +15,8 @@ from headstone.pipeline.progress import BYTES, ProgressLine, Unit
 
 
 class Runner(Protocol):
+    """What a call needs from its caller: an engine, a progress line, and places for remarks and warnings."""
+
     def engine(self, size: int) -> AbstractContextManager[Engine]:
         """For work on this many bytes; 0 if unknown."""
         ...

@@ -98,6 +98,8 @@ class RewriteWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitWorks:
+    """The tasks of the three stages, numbered across all partitions."""
+
     units: tuple[IndexWork, ...]
     buckets: tuple[BucketWork, ...]
     groups: tuple[RewriteWork, ...]

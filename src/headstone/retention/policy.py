@@ -44,6 +44,7 @@ class Policy:
 
 
 def kafka_rules(policy: Policy) -> Policy:
+    """The policy without watermarks: only time decides, as in a broker's cleaner."""
     return replace(policy, tombstones_below=NO_LIMIT, markers_below=NO_LIMIT, plain_below=0)
 
 

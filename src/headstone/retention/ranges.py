@@ -58,6 +58,7 @@ def first_dirty_offset(survey: PartitionSurvey, checkpoint: int | None) -> tuple
 
 
 def clean_range(survey: PartitionSurvey, policy: Policy, *, checkpoint: int | None) -> CleanRange:
+    """What a pass may clean: whole segments below the LSO, the active segment and min.compaction.lag.ms."""
     start, reset = first_dirty_offset(survey, checkpoint)
     limits = [(survey.lso, "LSO"), (survey.active.base, "active segment")]
     if policy.min_compaction_lag_ms > 0:
@@ -79,6 +80,7 @@ def dirty_segments(survey: PartitionSurvey, dirty_start: int) -> list[SegmentSur
 
 
 def eligibility(survey: PartitionSurvey, clean: CleanRange, policy: Policy) -> Eligibility:
+    """Whether Kafka's cleaner would choose the log, for its dirty ratio or its overdue dirty data."""
     dirty = dirty_segments(survey, clean.dirty_start)
     stamps = [segment.first_batch_timestamp for segment in dirty if segment.first_batch_timestamp > 0]
     dirt = Dirt(

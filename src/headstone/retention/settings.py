@@ -141,10 +141,12 @@ FIELDS = frozenset(setting.field for setting in TOPIC_SETTINGS if setting.field 
 
 
 def names_copied(how: str) -> tuple[str, ...]:
+    """`how`: IN_FORCE, IF_SET or NOT."""
     return tuple(setting.name for setting in TOPIC_SETTINGS if setting.copied == how)
 
 
 def known_setting(name: str) -> TopicSetting:
+    """UsageError for an unknown name, with suggestions."""
     if name not in BY_NAME:
         raise UsageError(f"no topic setting {name}{instead(name, BY_NAME, shown_max=len(BY_NAME))}")
     return BY_NAME[name]

@@ -14,6 +14,7 @@ DIRECTORY_MODE = 0o777
 
 
 def sync_directory(path: Path) -> None:
+    """Makes the names in a directory safe."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

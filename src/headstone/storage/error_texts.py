@@ -26,6 +26,7 @@ _OS_ADVICE = {
 
 
 def error_text(error: Exception) -> str:
+    """The text to show for any error."""
     return without_secrets(_os_error_text(error) if isinstance(error, OSError) else str(error))
 
 

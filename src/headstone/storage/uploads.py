@@ -45,12 +45,14 @@ class FileUpload:
 
 
 def open_upload(place: Place) -> Upload:
+    """Call `finish` or `abandon`. An unfinished object does not appear; an unfinished file stays under its name."""
     if isinstance(place, ObjectPlace):
         return store_of(place.bucket, place.access).upload(place.key)
     return FileUpload(place)
 
 
 def write_whole(place: Place, content: bytes) -> None:
+    """Writes a small file or object at once; it is safe on return."""
     if isinstance(place, ObjectPlace):
         store_of(place.bucket, place.access).put(place.key, content)
         return

@@ -85,6 +85,7 @@ class CompactRun:
 
 
 def agenda_of(lake: Lake, settings: LakeCompactionSettings) -> Agenda:
+    """Decides what a run will do; changes nothing."""
     now_ms = lake.metastore.clock()
     states = _of_topics(settings.topics, urgencies(lake, now_ms=now_ms))
     order = list(states) if settings.everything else [name for name, _ in queue(states.items(), now_ms=now_ms)]

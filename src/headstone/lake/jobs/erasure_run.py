@@ -92,6 +92,7 @@ def run_erasure(
     lake: Lake, request: ErasureRequest, engine: Engine, *, stop: Stop, tell: Callable[[str], None],
     warn: Callable[[str], None], progress: bool,
 ) -> ErasureRun:  # fmt: skip
+    """Call it again until no erasure is open: each run does what can be done at its time."""
     clock, search = lake.metastore.clock, KeySearch(lake, engine, progress=progress)
     now_ms, worker, topic = clock(), name_of_worker("erase"), request.topic
     digests = [WHOLE] if request.keys is None else _requested(lake, request, request.keys, search, now_ms, warn)

@@ -42,6 +42,8 @@ RETRY_MS_MAX = 6 * HOUR_MS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Erasure:
+    """One row: a key of a topic by its digest, or a whole dropped topic (`WHOLE`)."""
+
     topic: str
     key_digest: str
     requested_ms: int
@@ -65,6 +67,8 @@ class Erasure:
 
 
 class Erasures:
+    """The requested erasures of one lake."""
+
     def __init__(self, metastore: Metastore) -> None:
         self._metastore = metastore
 

@@ -27,6 +27,8 @@ class Hold:
 
 
 class Holds:
+    """The readers' holds of one lake."""
+
     def __init__(self, metastore: Metastore) -> None:
         self._metastore = metastore
 

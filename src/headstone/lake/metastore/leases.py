@@ -52,6 +52,8 @@ class HistoryRow:
 
 
 class Leases:
+    """The leases, requests, workers and history of one lake."""
+
     def __init__(self, metastore: Metastore) -> None:
         self._metastore = metastore
 

@@ -32,6 +32,8 @@ WRITE_AGAIN = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marker:
+    """The content of the marker object; `of` takes it from the metastore, `read` from the store."""
+
     lake_id: str
     hash_key: str
     clock: str
@@ -79,6 +81,7 @@ def expect_marker_or_others(metastore: Metastore, store: Store) -> None:
 
 
 def mend_marker(metastore: Metastore, store: Store) -> None:
+    """Writes a damaged or lost marker again; UsageError if the store has another lake's."""
     try:
         expect_marker(metastore, store)
     except (CorruptLog, MissingObject):

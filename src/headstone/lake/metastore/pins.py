@@ -46,6 +46,8 @@ class Pin:
 
 
 class Pins:
+    """The readers' pins of one lake. Most callers use `pinned`, which also renews its pin."""
+
     def __init__(self, metastore: Metastore) -> None:
         self._metastore = metastore
 

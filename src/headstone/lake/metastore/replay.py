@@ -133,6 +133,7 @@ class Replayed:
 
 
 def replayed(store: Store, lake_id: str, board: Board | None = None) -> Replayed:
+    """Reads the whole journal and returns its result; writes nothing."""
     result = Replayed()
     for end, entries in read_all(store, lake_id, board):
         result.end = end

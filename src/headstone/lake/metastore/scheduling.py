@@ -91,6 +91,7 @@ def limits_of(settings: Mapping[str, object]) -> Limits:
 
 
 def dirty_spans(partition: Partition) -> Spans:
+    """The log without its cleaned ranges."""
     log = [Span(partition.start_offset, partition.next_offset)]
     return without(log, partition.cleaned) if partition.next_offset > partition.start_offset else ()
 

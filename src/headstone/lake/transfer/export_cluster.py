@@ -35,6 +35,7 @@ class Broker:
 
 
 def brokers_of(log_dirs: Sequence[Place]) -> list[Broker]:
+    """Several directories must be formatted, and for different brokers: UsageError otherwise."""
     brokers = []
     for log_dir in log_dirs:
         node = node_id(log_dir)

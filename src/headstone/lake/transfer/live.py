@@ -83,6 +83,7 @@ class LiveCluster(Protocol):
 
 
 def facts_of(cluster: LiveCluster, topics: Sequence[str]) -> dict[str, TopicFacts]:
+    """UsageError if a topic does not exist in the cluster."""
     described = cluster.describe(topics)
     missing = sorted(set(topics) - set(described))
     if missing:
