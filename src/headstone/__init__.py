@@ -7,8 +7,8 @@
     hs.audit(["broker-1", "broker-2", "broker-3"])    # do the replicas tell readers the same story?
     hs.Lake("mylake").topic("orders").table(spark)    # topics in object storage
 
-docs/python.md has examples. What is named in `__all__` is public, with the values that it returns; all else may change.
-Importing this is cheap: a name is loaded when it is used first.
+docs/python.md has examples. The names in `__all__` are public, with the values that they return; everything else may change.
+Importing this is cheap: a name is loaded when it is first used.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _HOMES = {
 }
 
 
-if not TYPE_CHECKING:  # a type checker knows the names, and finds those that are not there
+if not TYPE_CHECKING:  # a type checker knows the names, and reports missing ones
 
     def __getattr__(name: str) -> object:
         for module, names in _HOMES.items():

@@ -1,7 +1,7 @@
-"""What callers may give: numbers within bounds, and values of the kind that is meant, several where several are.
+"""What callers may pass: numbers within bounds, values of the right kind, and sequences where several are expected.
 
-One statement of each, for the options of the command line and for the settings of the library. Knows nothing of what the
-numbers are for; Kafka's topic settings have theirs in `retention/settings.py`.
+Stated once for the options of the command line and the settings of the library. Does not know what the numbers are for; Kafka's
+topic settings have theirs in `retention/settings.py`.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ KIND_NAMES: dict[type, str] = {str: "a string", Path: "a path", Mapping: "a mapp
 
 
 class Bounds(NamedTuple):
-    """Of a whole number, both ends included."""
+    """For a whole number, both ends included."""
 
     low: int
     high: int
 
     def expect(self, name: str, value: object) -> None:
-        """Numbers of NumPy are numbers too, as a data frame has them."""
+        """NumPy's numbers count too, as they come from a data frame."""
         number = int(value) if isinstance(value, Integral) and not isinstance(value, bool) else None
         if number is None or not self.low <= number <= self.high:
             kind = "a whole number, " if number is None else ""
@@ -39,14 +39,14 @@ class Bounds(NamedTuple):
 
 
 class ShareBounds(NamedTuple):
-    """Of any number, both ends included."""
+    """For any number, both ends included."""
 
     low: float = 0.0
     high: float = 1.0
 
     def expect(self, name: str, value: object) -> None:
         fits = not isinstance(value, bool) and isinstance(value, Real) and self.low <= float(value) <= self.high
-        if not fits:  # nan neither
+        if not fits:  # neither is nan
             raise UsageError(f"{name} {value!r}: expected a number from {self.low:g} to {self.high:g}")
 
 
@@ -65,7 +65,7 @@ TASK_MEMORY_BYTES = Bounds(1, 1 << 44)
 
 
 def expect_all(settings: Any, bounds: Mapping[str, Bounds | ShareBounds]) -> None:
-    """Of fields of a dataclass, by their names. None is allowed where it is the default."""
+    """Checks fields of a dataclass, by their names. None is allowed if it is the default."""
     for field in fields(settings):
         value = getattr(settings, field.name)
         if field.name in bounds and not (value is None and field.default is None):
@@ -73,7 +73,7 @@ def expect_all(settings: Any, bounds: Mapping[str, Bounds | ShareBounds]) -> Non
 
 
 def several(name: str, given: object, kind: Kinds = str) -> None:
-    """One text in the place of several is its letters: a mistake that would be told of the first of them."""
+    """A single text in place of several would be taken as its letters, and the error would name the first of them."""
     if isinstance(given, str | bytes):
         raise UsageError(f"{name}: expected several, such as ({given!r},), found the string {given!r}")
     if not isinstance(given, Collection):
@@ -83,7 +83,7 @@ def several(name: str, given: object, kind: Kinds = str) -> None:
 
 
 def by_name(name: str, given: object, kind: Kinds = str) -> None:
-    """A mapping from names; what it holds may be a secret, and is not shown."""
+    """A mapping from names; its values may be secrets, and are not shown."""
     if not isinstance(given, Mapping):
         raise UsageError(f"{name}: expected a mapping, such as a dict, found {_kind_name(type(given))}")
     for key, value in given.items():

@@ -1,7 +1,7 @@
 """The few error kinds, named by what the caller must do next.
 
-Every message says what was found, where, and what to do. The command line turns each kind into its exit code; nothing
-else in the house decides about exit codes, whose numbers are stated here.
+Every message says what was found, where, and what to do. The command line turns each kind into its exit code. The numbers are
+stated here, and nothing else decides about exit codes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ DONE, FINDINGS, USAGE, UNFINISHED = 0, 1, 2, 3
 
 
 class HeadstoneError(Exception):
-    """Something the world did; `exit_code` is what the command line answers with."""
+    """Something outside our code went wrong; `exit_code` is the command line's."""
 
     exit_code = UNFINISHED
 
@@ -26,7 +26,7 @@ class UsageError(HeadstoneError):
 
 
 class CorruptLog(HeadstoneError):
-    """The input is not a log that can be read whole: nothing was written, somebody has to look at the file."""
+    """The input is not a log that can be read completely: nothing was written, and a person has to look at the file."""
 
     exit_code = USAGE
 
@@ -53,27 +53,27 @@ class Unfinished(HeadstoneError):
 
 
 class PartitionsFailed(Unfinished):
-    """Some partitions were dealt with and stay so, others were not: mend what is named, then make the same call again."""
+    """Some partitions were processed and stay so, others were not: repair what is named, then make the same call again."""
 
     def __init__(
         self, errors: Mapping[str, Exception], *, done: object, text: Callable[[Exception], str] = str
     ) -> None:  # fmt: skip
-        """text: what is told of each."""
+        """`text`: the message for each error."""
         super().__init__("; ".join(f"{partition}: {text(error)}" for partition, error in errors.items()))
         self.errors = dict(errors)
         """By partition."""
         self.done = done
-        """What the call would have returned, of the others: `Compaction` of `compact`, say."""
+        """What the call would have returned for the others: `Compaction` for `compact`, for example."""
 
 
 class NotResumable(HeadstoneError):
-    """What was written so far can't be gone on with: delete it, then begin again."""
+    """What was written so far can't be continued: delete it, then start over."""
 
     exit_code = UNFINISHED
 
 
 def not_installed(what: str, extra: str, *, instead: str = "") -> UsageError:
-    """No package index has Headstone: its extras come from where it came from, a checkout."""
+    """No package index has Headstone: its extras come from the same checkout."""
     advice = f"in a checkout of Headstone: {sys.executable} -m pip install '.[{extra}]'{instead and ', or ' + instead}"
     return UsageError(f"{what} not installed; {advice}")
 

@@ -1,10 +1,10 @@
-"""The wish to stop, as it reaches the one who works: safe points raise `Interrupted`, and waits end early.
+"""How a stop reaches running work: safe points raise `Interrupted`, and waits end early.
 
-Owns the request of one run, and what ends its blocked calls when it is given up. Knows neither signals nor verbs: whoever
-hears signals (`api/stopping.py`) asks. Where nobody can ask, as in a library call or a Spark task, nothing here ever stops.
+Owns the request of one run, and what ends its blocked calls when it is given up. Knows neither signals nor verbs: the signal
+handling (`api/stopping.py`) makes the request. In a library call or a Spark task without one, nothing here ever stops.
 
-A run is asked first: whoever has an orderly end looks at `asked`. It is given up after that, or at once where there is no
-orderly end: `check`, which every loop over chunks, objects and tries calls, raises. Nothing is raised anywhere else.
+A run is asked first: work with an orderly end looks at `asked`. After that, or at once if it has no orderly end, the run is
+given up: `check`, which every loop over chunks, objects and tries calls, raises. Nothing is raised anywhere else.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from contextvars import ContextVar, copy_context
 from typing import Any, TypeVar
 
 CANCEL_AGAIN_S = 0.5
-"""What is cancelled may have been about to begin: it is cancelled until it has ended."""
+"""What is cancelled may have been about to begin: it is cancelled again until it has ended."""
 LOOK_S = 60.0
 T = TypeVar("T")
 
 
 class Interrupted(BaseException):
-    """The run was given up. No Exception: whoever goes on after a failure must not go on after this."""
+    """The run was given up. Not an Exception: code that goes on after a failure must not go on after this."""
 
 
 class Request:
-    """Of one run. Asked and given up are for good."""
+    """For one run. Asked and given up are for good."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -53,12 +53,12 @@ class Request:
             self._changed.notify_all()
 
     def wait(self, seconds: float, over: Callable[[], bool]) -> None:
-        """Until `over`, which is looked at when something changes, and no longer than this."""
+        """Until `over`, which is checked when something changes, and no longer than `seconds`."""
         with self._changed:
             self._changed.wait_for(over, seconds)
 
     def wake(self) -> None:
-        """Whoever waits looks again."""
+        """Waiting threads check again."""
         with self._changed:
             self._changed.notify_all()
 
@@ -70,7 +70,7 @@ _droppable: ContextVar[bool] = ContextVar("droppable", default=False)
 
 @contextmanager
 def heard_as(request: Request) -> Iterator[None]:
-    """Within the block, on this thread and on `Threads` that it makes, this is the request of the run."""
+    """In the block, on this thread and on `Threads` that it makes, this is the request of the run."""
     before = _request.set(request)
     try:
         yield
@@ -80,7 +80,7 @@ def heard_as(request: Request) -> Iterator[None]:
 
 @contextmanager
 def droppable() -> Iterator[None]:
-    """Nothing is being changed within the block: it is not finished first, to be asked is enough to give it up."""
+    """The block changes nothing, so it need not be finished: being asked is enough to give it up."""
     before = _droppable.set(True)
     try:
         yield
@@ -89,7 +89,7 @@ def droppable() -> Iterator[None]:
 
 
 def asked() -> bool:
-    """For whoever has an orderly end: take nothing more in hand."""
+    """For work with an orderly end: begin nothing more."""
     return _request.get().asked
 
 
@@ -108,21 +108,21 @@ def check() -> None:
 
 
 def sleep(seconds: float) -> None:
-    """Between two tries: ends when the run is given up, with `Interrupted`."""
+    """Between two tries: raises `Interrupted` when the run is given up."""
     request = _request.get()
     request.wait(seconds, lambda: _over(request))
     check()
 
 
 def until_asked(seconds: float) -> bool:
-    """Waits between two turns of a verb that has an orderly end: whether it was asked to end."""
+    """Waits between two turns of a verb with an orderly end; returns whether it was asked to end."""
     request = _request.get()
     request.wait(seconds, lambda: request.asked)
     return request.asked
 
 
 def result_of(future: Future[T], seconds_max: float | None = None) -> T:
-    """What it comes to, or `Interrupted` as soon as the run is given up; TimeoutError after `seconds_max`."""
+    """Its result, or `Interrupted` as soon as the run is given up; TimeoutError after `seconds_max`."""
     request = _request.get()
     future.add_done_callback(lambda _: request.wake())
     deadline = None if seconds_max is None else time.monotonic() + seconds_max
@@ -137,7 +137,7 @@ def result_of(future: Future[T], seconds_max: float | None = None) -> T:
 
 @contextmanager
 def cancelling(cancel: Callable[[], object]) -> Iterator[None]:
-    """Ends what the block is blocked in, once the run is given up: on a thread of its own, again until the block has ended."""
+    """Ends what the block is blocked in, once the run is given up: from its own thread, repeatedly until the block ends."""
     request, ended = _request.get(), threading.Event()
     if request is NOBODY_ASKS:
         yield
@@ -161,7 +161,7 @@ def cancelling(cancel: Callable[[], object]) -> Iterator[None]:
 
 
 class Threads(ThreadPoolExecutor):
-    """A pool whose work belongs to the run of whoever submits it."""
+    """A pool whose work belongs to the run of the thread that submits it."""
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         return super().submit(copy_context().run, fn, *args, **kwargs)

@@ -1,6 +1,6 @@
-"""A name that is not there, and those that are: what an error says of them, so that a slip of the hand is seen at once.
+"""Suggestions for an unknown name: what an error says about similar existing names, so that a typo is seen at once.
 
-Knows words only; which names there are is told by whoever looks them up.
+Knows words only; the caller looks up which names exist.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ WHOLE_LENGTH_MIN = 4
 
 
 def likely(name: str, names: Iterable[str]) -> str | None:
-    """The name that was meant, if there is one much like it."""
+    """The intended name, if there is a very similar one."""
     by_small = {candidate.lower(): candidate for candidate in sorted(names, reverse=True)}
     close = get_close_matches(name.lower(), by_small, 1, SIMILARITY_MIN)
     around = [small for small in by_small if name.lower() in small and len(name) >= WHOLE_LENGTH_MIN]
@@ -32,7 +32,7 @@ def meant(name: str, names: Iterable[str]) -> str:
 def instead(
     name: str, names: Iterable[str], *, what: str = "there are", shown_max: int = NAMES_SHOWN_MAX
 ) -> str:  # fmt: skip
-    """For the end of a clause: which one was meant, and which there are, or that there are none."""
+    """For the end of a clause: which one was meant, and which exist, or that there are none."""
     there = sorted(set(names))
     more = f" and {len(there) - shown_max} more" if len(there) > shown_max else ""
     listed = ", ".join(there[:shown_max]) or "none"

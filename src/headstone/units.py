@@ -1,6 +1,6 @@
 """Durations, moments, counts and sizes as people write and read them: the one parser and the one set of words.
 
-Text and numbers only: no clock, no ranges of options, nothing of Kafka. JSON documents keep plain milliseconds and bytes.
+Text and numbers only: no clock, no ranges of options, nothing about Kafka. JSON documents keep plain milliseconds and bytes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ UNITS_MS = {"ms": 1, "s": SECOND_MS, "m": MINUTE_MS, "min": MINUTE_MS, "h": HOUR
 DURATION_FORM = "90s, 15m, 12h, 1d, 500ms, or plain milliseconds"
 MOMENT_FORM = "2026-11-18T09:30:00Z, 2026-11-18 09:30:00 UTC, or milliseconds since 1970"
 MOMENT_MS_MAX = 253_402_300_799_999
-"""The last millisecond of year 9999: of what is later there is no calendar."""
+"""The last millisecond of year 9999: later times have no calendar date."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _DURATION = re.compile(r"(-?[0-9]+) *([a-z]*)")
@@ -28,7 +28,7 @@ def parse_duration_ms(text: str) -> int:
 
 
 def parse_moment_ms(text: str) -> int:
-    """A time by ISO 8601 (UTC, unless it tells its offset), or milliseconds since 1970; ValueError if it is neither."""
+    """A time in ISO 8601 (UTC, unless it has an offset), or milliseconds since 1970; ValueError if it is neither."""
     text = text.strip()
     if re.fullmatch("[0-9]+", text):
         return int(text)
@@ -40,7 +40,7 @@ def parse_moment_ms(text: str) -> int:
 
 
 def duration(span_ms: int) -> str:
-    """The two largest units: 1 d 2 h, 3 min 20 s; milliseconds only below a second. What is smaller is dropped."""
+    """The two largest units: 1 d 2 h, 3 min 20 s; milliseconds only below a second. Smaller units are dropped."""
     if span_ms < 0:
         return f"-{duration(-span_ms)}"
     if 0 < span_ms < SECOND_MS:
@@ -55,7 +55,7 @@ def duration(span_ms: int) -> str:
 
 
 def exact_duration(span_ms: int) -> str:
-    """With the milliseconds beside it where the words drop some: 23 h 59 min (86377944 ms)."""
+    """Adds the milliseconds if the words drop some: 23 h 59 min (86377944 ms)."""
     words = duration(span_ms)
     return words if _told_ms(words) == span_ms else f"{words} ({span_ms} ms)"
 
@@ -75,7 +75,7 @@ def brief_duration(span_ms: int) -> str:
 
 
 def moment(time_ms: int) -> str:
-    """UTC, to the second: 2026-11-18 18:40:12 UTC. What is beyond any calendar is never."""
+    """UTC, to the second: 2026-11-18 18:40:12 UTC. A time beyond any calendar is shown as never."""
     try:
         return f"{EPOCH + timedelta(seconds=time_ms // SECOND_MS):%Y-%m-%d %H:%M:%S} UTC"
     except OverflowError:
@@ -93,7 +93,7 @@ def count(number: int, noun: str, plural: str | None = None) -> str:
 
 
 def size(number: float) -> str:
-    """Of bytes, by thousands, as disks are sold: 512 bytes, 16.6 MB."""
+    """In bytes, by thousands, as disks are sold: 512 bytes, 16.6 MB."""
     if number < 1000:
         return count(int(number), "byte")
     for unit in ("kB", "MB", "GB", "TB"):

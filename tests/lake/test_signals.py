@@ -258,19 +258,19 @@ if hasattr(os, "sched_setaffinity"):  # one core: one thread for tasks
 from headstone.cli import engines
 from headstone.cli.start import start
 from headstone.interruption import sleep, until_asked
-from headstone.lake.jobs import compaction
+from headstone.lake.jobs import job
 
 engines.cores = lambda: 1
-end = compaction._Job.end
+end = job.Job.end
 
 def paused(*given):
     # the first partition that has ended waits for the signals, and says so
     end(*given)
-    compaction._Job.end = end
+    job.Job.end = end
     print("paused", flush=True)
     until_asked(600) if WAITS_FOR_ONE else sleep(600)
 
-compaction._Job.end = paused
+job.Job.end = paused
 start()
 """
 COMPACTED = "SELECT count(*) FROM partitions WHERE compaction_epoch > 0"

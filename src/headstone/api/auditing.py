@@ -1,7 +1,7 @@
 """Do replicas tell the same story: the verb `audit` and `headstone.audit`, from log directories or from running brokers.
 
-Owns what is compared with what, and what was left out. Records are compared by `pipeline/auditing.py`, those of live replicas
-by `cluster/live_audit.py`, and judged by `pipeline/audit_outcome.py`; what was found means what `divergence/` says.
+Owns what is compared with what, and what was left out. `pipeline/auditing.py` compares the records, `cluster/live_audit.py`
+those of live replicas; `pipeline/audit_outcome.py` judges them; `divergence/` says what findings mean.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ SHOWN_MAX = 20
 
 @dataclass(frozen=True)
 class Audit:
-    """What was found. `verdict` is `clean`, `diverged`, `different-logs` or `incomplete`. A notebook shows a table."""
+    """The result of an audit. `verdict` is `clean`, `diverged`, `different-logs` or `incomplete`. A notebook shows a table."""
 
     outcome: AuditOutcome
     """Everything, as values."""
@@ -114,8 +114,8 @@ def audit(
     """Compares what each replica would serve to consumers: the log directories of two brokers or more (or copies of them, also
     s3://BUCKET/PREFIX), or with `bootstrap` the replicas of a running cluster, each read from its own broker.
 
-    kafka: settings of the connection by librdkafka's names; secrets may be references. Changes nothing. Findings are a result
-    and no error: see `verdict`.
+    kafka: settings of the connection by librdkafka's names; secrets may be references. Changes nothing. Findings are a result,
+    not an error: see `verdict`.
     """
     several("replicas", replicas, (str, Path))
     if bool(replicas) == (bootstrap is not None):
@@ -136,7 +136,7 @@ def audit(
 def audit_directories(
     names: Sequence[str], settings: AuditSettings, runner: Runner, *, reach: Reach, command: str
 ) -> AuditOutcome:
-    """Each of a broker, by the name under which its replicas are told. command: that made this, for the record."""
+    """`names`: one for each broker, to name its replicas. `command`: recorded in the outcome."""
     if len(names) < 2:
         raise UsageError("name the log directories of at least two replicas: a single one cannot be compared")
     places = [text.rstrip("/") if "://" in text else str(Path(text).resolve()) for text in names]

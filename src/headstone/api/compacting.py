@@ -1,7 +1,7 @@
 """One compaction of log directories: the verb `compact` and `headstone.compact`.
 
-Owns what is refused before anything is read, and what a caller is told beside the counters. The work is done by
-`pipeline/compaction.py`.
+Owns what is refused before anything is read, and what a caller is told beside the counters. `pipeline/compaction.py` does the
+work.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ COUNTERS = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """What was done, by partition. In a notebook it is shown as a table."""
+    """What was done, by partition. A notebook shows it as a table."""
 
     result: CompactionResult
 
@@ -88,9 +88,9 @@ def compact(
 ) -> Compaction:  # fmt: skip
     """Compacts every partition found, into a new log directory (`out`, which may be in an object store), or in place.
 
-    On `spark`, which is used as it is; with None, on threads of this process. The input is not touched, or swapped by the
-    broker's own steps. Raises what the first partition met if none could be compacted, and `PartitionsFailed` if some could
-    not: what was done stands, and the same call goes on there.
+    Runs on `spark`, unchanged; if None, on threads of this process. The input is not touched, or swapped by the broker's own
+    steps. If no partition could be compacted, raises the first one's error; if some could not, raises `PartitionsFailed`: what
+    was done stands, and the same call continues there.
     """
     given, runner = some(paths), CallersRunner(spark=spark, shows_progress=progress)
     asked = settings_of(CompactionSettings, settings)
@@ -115,7 +115,7 @@ def compact(
 
 
 def carry_out(request: CompactionRequest, runner: Runner, *, says: Callable[[str], str] = str) -> CompactionResult:
-    """With the remarks that every caller gets. says: as of `request_of`."""
+    """With the remarks that every caller gets. `says`: as in `request_of`."""
     if request.out is not None or request.dry_run:
         for text in in_use(log_dirs_of(request.paths), "what is compacted"):
             runner.warn(text)
@@ -134,7 +134,7 @@ def request_of(
     paths: tuple[str | Path, ...], settings: CompactionSettings, *, out: str | Path | None, in_place: bool,
     dry_run: bool, reach: Reach, progress: bool, says: Callable[[str], str] = str,
 ) -> CompactionRequest:  # fmt: skip
-    """says: how the caller writes the name of an argument, for messages that tell what to change."""
+    """`says`: how the caller writes the name of an argument, for messages that say what to change."""
     if out is None and not in_place and not dry_run:
         raise UsageError(f"say where the result goes: {says('out')} DIR, {says('in_place')}, or {says('dry_run')}")
     if out is not None and in_place:
@@ -191,7 +191,7 @@ def _peer(paths: tuple[str | Path, ...], given: str | Path, reach: Reach, flag: 
 
 
 def _policy(settings: CompactionSettings) -> Policy:
-    """Of the `kafka` rule set, or coordinated with the watermarks given (none given: 0, nothing may go)."""
+    """For the `kafka` rule set, or coordinated with the given watermarks (none given: 0, nothing may go)."""
     texts = {name: checked(name, text) for name, text in settings.topic_settings.items()}
     numbers = {
         setting.field: setting.parsed(texts[setting.name])
@@ -211,7 +211,7 @@ def _policy(settings: CompactionSettings) -> Policy:
 
 
 def _fields_not_given(settings: CompactionSettings) -> frozenset[str]:
-    """Fields of the policy that topics' own settings may tell."""
+    """Fields of the policy that topics' own settings may decide."""
     given = {BY_NAME[name].field for name in settings.topic_settings}
     return frozenset(
         setting.field for setting in TOPIC_SETTINGS if setting.flag and setting.field and setting.field not in given

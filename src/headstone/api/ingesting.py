@@ -1,7 +1,7 @@
 """Records into a lake, from log directories and from running clusters: the verb `lake ingest` and `Lake.ingest`.
 
-Owns what the caller may say and what is refused before anything is read. Logs are read by `lake/transfer/ingest.py`; a
-cluster is read with Spark's own Kafka source, by `spark/lake_stream.py`.
+Owns the caller's choices and what is refused before anything is read. `lake/transfer/ingest.py` reads logs;
+`spark/lake_stream.py` reads a cluster with Spark's own Kafka source.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Followed:
 
 
 def expect_one_source(paths: Sequence[object], bootstrap: object) -> None:
-    """Log directories or a cluster."""
+    """Either log directories or a cluster."""
     if bool(paths) == bool(bootstrap):
         raise UsageError(
             "name what to ingest: log directories, or a cluster with --bootstrap HOSTS --topic T (bootstrap= and topics= in a "
@@ -82,7 +82,7 @@ def ingest_logs(
 
 
 class ClusterIngest:
-    """One run: the cluster is asked and the topics are made when it is made; `run` needs a classic Spark session."""
+    """One run. Creating it asks the cluster and creates the topics; `run` needs a classic Spark session."""
 
     def __init__(self, lake: Lake, connection: Connection, settings: IngestSettings, runner: Runner) -> None:
         from headstone.cluster.connection import spark_source_options
@@ -137,7 +137,7 @@ class ClusterIngest:
 
 
 def settings_of_topics(settings: IngestSettings, topics: Collection[str]) -> dict[str, dict[str, object]]:
-    """Of those topics that are ingested; of others, or by another name, it would be a mistake."""
+    """Settings of ingested topics; another topic, or an unknown setting, is an error."""
     for topic in settings.topic_settings:
         if topic not in topics:
             raise UsageError(

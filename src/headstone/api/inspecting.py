@@ -1,6 +1,6 @@
 """Exact facts of partitions: the verb `inspect` and `headstone.inspect`.
 
-Owns which logs are meant and on what they are read. The facts are made by `pipeline/inspection.py`.
+Owns which logs are meant and which engine reads them. `pipeline/inspection.py` finds the facts.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ FACTS = pa.schema(
         ("error", pa.string()),
     ]
 )
-"""A row for each partition. Of one that could not be read only its name and `error` are known."""
+"""A row for each partition. For an unreadable one only its name and `error` are known."""
 
 
 @overload
@@ -81,6 +81,7 @@ def inspect(
 
 
 def inspect_logs(places: Sequence[str | Place], topics: Sequence[str], policy: Policy, runner: Runner) -> Inspection:
+    """What the verb and the library share. Warns of log directories that a broker is writing to."""
     directories = of_topics(logs_in(places), topics, places)
     for text in in_use([directory.log_dir for directory in directories], "what follows"):
         runner.warn(text)

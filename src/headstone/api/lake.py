@@ -1,7 +1,7 @@
 """A lake for programs and notebooks: `headstone.Lake`, and the topics in it.
 
-Owns no rule: each call opens what it needs, asks the lake's own rooms, and gives back their values. A Spark session is the
-caller's; without one the work is done by threads of this process.
+Owns no rule: each call opens what it needs, asks the lake's own packages, and returns their values. A Spark session is the
+caller's; without one threads of this process do the work.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
 
 class Lake:
-    """A lake that is there: a directory, or the URL of its metastore, or where that is (env:NAME, file:PATH).
+    """An existing lake: a directory, or the URL of its metastore, or a reference to that (env:NAME, file:PATH).
 
     store: settings of the object store by obstore's names; secrets may be references. As a context manager it is closed at the
     end; it may be used from any thread."""
@@ -78,7 +78,7 @@ class Lake:
 
     @classmethod
     def create(cls, lake: str | Path, *, objects: str | None = None, store: Mapping[str, str] | None = None) -> Lake:
-        """A new one: in a directory that is empty or not there yet, or with a metastore's URL and a place for `objects`."""
+        """A new lake: in a directory that is empty or does not exist, or with a metastore's URL and a place for `objects`."""
         of_kind("lake", lake, (str, Path))
         settings = resolved("store", store)
         create_lake(*new_place(str(lake), objects), settings=settings).close()
@@ -93,7 +93,7 @@ class Lake:
         return Topic(name=topic_row(self._opened(), name).topic, lake=self)
 
     def create_topic(self, name: str, partitions: int = PARTITIONS, settings: Mapping[str, str] | None = None) -> Topic:
-        """An empty one, with settings by Kafka's names."""
+        """Creates an empty topic, with settings by Kafka's names."""
         of_kind("topic", name, str)
         by_name("settings", settings or {}, (str, int, float))
         topics.create_topic(self._opened(), name, partitions, settings or {})
@@ -104,8 +104,8 @@ class Lake:
         spark: SparkSession | None = None, settings: IngestSettings | None = None,
         kafka: Mapping[str, str] | None = None, store: Mapping[str, str] | None = None, progress: bool = True,
     ) -> tuple[Ingested | Followed, ...]:  # fmt: skip
-        """Committed records of log directories or backups, up to their last stable offset; or with `bootstrap` of topics of a
-        running cluster, which needs a classic Spark session with Spark's own Kafka source.
+        """Ingests committed records of log directories or backups, up to their last stable offset; or, with `bootstrap`, topics
+        of a running cluster, which needs a classic Spark session with Spark's own Kafka source.
 
         What is in the lake already is not read again. kafka: settings of the connection by librdkafka's names. store: settings
         of the object stores that the paths are in. Secrets may be references. Raises `PartitionsFailed` if some partitions
@@ -156,7 +156,7 @@ class Lake:
         settings: LakeCompactionSettings | None = None,
         progress: bool = True,
     ) -> CompactRun:
-        """What is due, most urgent first. Raises `PartitionsFailed` if some could not be compacted; the others are."""
+        """Compacts what is due, most urgent first. Raises `PartitionsFailed` if some could not be compacted; the others are."""
         asked, runner = (
             settings_of(LakeCompactionSettings, settings),
             CallersRunner(spark=spark, shows_progress=progress),
@@ -182,7 +182,7 @@ class Lake:
         return lake_status(self._opened().metastore)
 
     def close(self) -> None:
-        """For good; a second time does nothing."""
+        """For good; a second call does nothing."""
         if not self._closed:
             self._closed = True
             self._lake.close()
@@ -229,7 +229,7 @@ class Topic:
     def records(
         self, spark: SparkSession | None = None, *, as_of_ms: int | None = None
     ) -> pd.DataFrame | DataFrame:  # fmt: skip
-        """Every record, in offset order within a partition where it is a pandas DataFrame."""
+        """Every record. In a pandas DataFrame they are in offset order within a partition."""
         return self._read(RECORDS, spark, as_of_ms)
 
     def _read(self, view: str, spark: SparkSession | None, as_of_ms: int | None) -> pd.DataFrame | DataFrame:

@@ -1,6 +1,6 @@
-"""The processes that this one has started, and theirs: Spark's JVM with its Python workers, brokers, tools.
+"""The processes that this one has started, and their own: Spark's JVM with its Python workers, brokers, tools.
 
-Only for a process that is ours: in a notebook they may be somebody else's.
+Only for a process that is ours: in a notebook they may be the user's.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from contextlib import suppress
 from pathlib import Path
 
 TRIES = 3
-"""One that is just being started is met by the next look."""
+"""A process that is just starting is found by the next look."""
 
 
 def end_descendants() -> None:
-    """At once, and without asking them: whoever asks has done so before.
+    """At once, and without asking them: the caller has asked before.
 
-    How they ended is left to whoever started them: pyspark would wait for ever for a JVM whose exit code somebody else took."""
+    Their exit codes are left to the code that started them: pyspark would wait for ever for a JVM whose exit code was taken."""
     for _ in range(TRIES):
         processes = descendants(os.getpid())
         if not processes:
@@ -29,7 +29,7 @@ def end_descendants() -> None:
 
 
 def descendants(process: int) -> list[int]:
-    """Without those that have ended and were not waited for."""
+    """Without zombies: those that have ended and were not waited for."""
     children: dict[int, list[int]] = {}
     for child, parent in _parents():
         children.setdefault(parent, []).append(child)
@@ -42,7 +42,7 @@ def descendants(process: int) -> list[int]:
 
 
 def _parents() -> list[tuple[int, int]]:
-    """(process, its parent) of all that run."""
+    """(process, its parent) for all running processes."""
     if Path("/proc/self/stat").exists():
         stats = [_stat(folder) for folder in Path("/proc").iterdir() if folder.name.isdecimal()]
         return [stat for stat in stats if stat is not None]

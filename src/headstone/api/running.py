@@ -1,6 +1,6 @@
 """Calls of a program or notebook: what it passes, and how they run (`pipeline/runner.py`).
 
-Its own Spark session is used as it is, and never stopped, replaced or set otherwise. The command line makes an engine from
+Its own Spark session is used as it is, and never stopped, replaced or reconfigured. The command line makes an engine from
 options (`cli/engines.py`).
 """
 
@@ -39,12 +39,12 @@ Paths = str | Path | Sequence[str | Path]
 
 
 Reach = Callable[[str | Path], str | Place]
-"""From a path or URL that the caller gave to a place that knows how to be reached."""
+"""From the caller's path or URL to a place with access to its store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallersRunner:
-    """Of a library call. Without a session threads of this process do the work. Remarks go to the logger `headstone`."""
+    """For a library call. Without a session threads of this process do the work. Remarks go to the logger `headstone`."""
 
     spark: SparkSession | None = None
     shows_progress: bool = True
@@ -71,7 +71,7 @@ class CallersRunner:
 
 
 def session_of(spark: SparkSession) -> SparkSession:
-    """A mistake in the order of arguments is told as one, and so is a session that has ended."""
+    """Arguments in the wrong order are reported as such, and so is a session that has ended."""
     if not hasattr(spark, "createDataFrame"):
         raise UsageError(f"spark: expected a SparkSession or None, found {type(spark).__name__}")
     from headstone.spark.session import was_stopped
@@ -82,9 +82,9 @@ def session_of(spark: SparkSession) -> SparkSession:
 
 
 def interruptible(work: Callable[[], T], spark: SparkSession | None, *, left_behind: str = BEGUN) -> T:
-    """Ctrl-C, and a notebook's stop button, end it at its next safe point; nothing is raised in the midst of a lock.
+    """Ctrl-C, and a notebook's stop button, end it at its next safe point; nothing is raised inside a lock.
 
-    On whichever thread: jobs on `spark` are of the caller's job group and have its tags."""
+    Whatever the thread, jobs on `spark` are in the caller's job group and have its tags."""
     if spark is not None:
         from headstone.spark.inheriting import inheriting
 
@@ -96,7 +96,7 @@ def interruptible(work: Callable[[], T], spark: SparkSession | None, *, left_beh
 
 
 def listed(paths: object) -> tuple[str | Path, ...]:
-    """Also none, where a call has another source."""
+    """May be empty, if a call has another source."""
     if isinstance(paths, str | Path):
         return (paths,)
     if isinstance(paths, bytes) or not isinstance(paths, Iterable):
@@ -107,7 +107,7 @@ def listed(paths: object) -> tuple[str | Path, ...]:
 
 
 def some(paths: Paths | None) -> tuple[str | Path, ...]:
-    """None: arguments in another order."""
+    """None: arguments in the wrong order."""
     given = () if paths is None or (isinstance(paths, str) and not paths) else listed(paths)
     if not given:
         raise UsageError(f"paths: expected one or more paths or URLs, found {paths!r}")
@@ -115,7 +115,7 @@ def some(paths: Paths | None) -> tuple[str | Path, ...]:
 
 
 def settings_of(kind: type[S], given: S | None) -> S:
-    """The defaults, where none are given."""
+    """The defaults if none are given."""
     if given is None:
         return kind()
     if not isinstance(given, kind):
@@ -124,13 +124,13 @@ def settings_of(kind: type[S], given: S | None) -> S:
 
 
 def resolved(name: str, settings: Mapping[str, str] | None) -> dict[str, str]:
-    """Of a store, say; secrets may be references (env:NAME, file:PATH)."""
+    """For example of a store; secrets may be references (env:NAME, file:PATH)."""
     by_name(name, settings or {})
     return {key: resolved_setting(key, value) for key, value in (settings or {}).items()}
 
 
 def connected(bootstrap: str, settings: Mapping[str, str] | None) -> Connection:
-    """How to reach a cluster; nothing is opened."""
+    """How to reach a cluster; opens nothing."""
     from headstone.cluster.connection import Connection
 
     of_kind("bootstrap", bootstrap, str)
@@ -138,8 +138,8 @@ def connected(bootstrap: str, settings: Mapping[str, str] | None) -> Connection:
 
 
 def reached(given: str | Path, settings: Mapping[str, str] | None) -> str | Place:
-    """A path of this machine as it is; what is in an object store as a place that knows how to be reached.
+    """A path of this machine as it is; a URL as a place with access to its object store.
 
-    settings: of the store."""
+    `settings`: of the store."""
     texts = resolved("store", settings)
     return answering(str(given), texts) if is_remote(str(given)) else given

@@ -1,6 +1,6 @@
-"""What callers may say of each capability, with the defaults: the library's settings, whose defaults the parser reads.
+"""The library's settings for each capability, with the defaults, which the parser reads too.
 
-Light, since a parser reads it. A value out of its range is refused when the settings are made.
+Light, because a parser reads it. A value out of range is refused when the settings are made.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from headstone.retention.policy import COORDINATED, RULES
 from headstone.retention.settings import BY_NAME, CLEANUP_POLICY, checked, known_setting
 
 INSPECTION_NOW_MS = INSPECTION_LAG_MS = 0
-"""The facts of a log do not depend on when somebody looks, unless they ask for that."""
+"""The facts of a log do not depend on the time of the call, unless the caller wants that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditSettings:
-    """What is asked of an audit, wherever the replicas are."""
+    """What to audit, wherever the replicas are."""
 
     topics: tuple[str, ...] = ()
-    """Only these; none named: all, but for a cluster's internal ones."""
+    """Only these; empty for all but a cluster's internal ones."""
     keys: tuple[bytes, ...] = ()
-    """Say of every replica what it has of these."""
+    """For each of these keys, report what every replica has."""
     now_ms: int | None = None
     """For the forecast; None: now."""
     delete_retention_ms: int = BY_NAME["delete.retention.ms"].default
     """Of the topics, for the forecast."""
     bytes_per_second: int = BYTES_PER_SECOND
-    """At which a cluster is read, over all brokers."""
+    """Limit for reading a cluster, over all brokers."""
 
     def __post_init__(self) -> None:
         several("topics", self.topics)
@@ -46,11 +46,11 @@ class AuditSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionSettings:
-    """What a compaction goes by; each is explained at the option of that name in docs/compact.md."""
+    """The settings of a compaction; docs/compact.md explains each at the option of that name."""
 
     rules: str = COORDINATED
     topics: tuple[str, ...] = ()
-    """Only these; none named: every compacted one."""
+    """Only these; empty for every compacted one."""
     all_topics: bool = False
     eligible_only: bool = False
     """Only what the cleaner would choose now, dirtiest first."""
@@ -69,7 +69,7 @@ class CompactionSettings:
     index_keys_max: int | None = None
     task_memory_bytes: int = TASK_MEMORY_BYTES
     path: str = AUTO
-    """How many tasks a partition is: `pipeline.machine.PATHS`."""
+    """Whether a partition is one task or several: `pipeline.machine.PATHS`."""
     drop_keyless: bool = False
     force_offline: bool = False
     """In place although the broker did not stop cleanly."""
@@ -98,14 +98,16 @@ class CompactionSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestSettings:
+    """The settings of an ingest, from log directories or from a cluster."""
+
     topics: tuple[str, ...] = ()
-    """Of log directories all that they hold, unless some are named; of a cluster they have to be named."""
+    """From log directories, empty for all that they hold; from a cluster they must be named."""
     cleanup_policy: str | None = None
-    """Of these topics, where their source does not tell it: compact, delete, or compact,delete."""
+    """For these topics, if their source does not tell it: compact, delete, or compact,delete."""
     topic_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """By topic and by Kafka's names, for topics that are new to the lake."""
     continuous: bool = False
-    """Of a cluster: go on until somebody says stop."""
+    """From a cluster: continue until stopped."""
     every_ms: int = POLL_EVERY_MS
     age_ms_max: int = FLUSH_AGE_MS
     """A continuous run writes an object when one is full, or at this age; 0: at once."""
@@ -113,10 +115,10 @@ class IngestSettings:
     offsets_per_task: int | None = None
     offsets_per_batch: int | None = None
     codec: str = CODEC
-    """Of what is written from a cluster."""
+    """For what is written from a cluster."""
 
     def __post_init__(self) -> None:
-        """A policy that nobody knows would leave a compacted topic uncompacted, without a word."""
+        """A misspelt policy would silently leave a compacted topic uncompacted."""
         several("topics", self.topics)
         by_name("topic_settings", self.topic_settings, Mapping)
         for topic, settings in self.topic_settings.items():

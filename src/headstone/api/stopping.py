@@ -1,12 +1,12 @@
-"""SIGINT, SIGTERM and SIGHUP: the one place in which signals are handled. All three mean the same.
+"""SIGINT, SIGTERM and SIGHUP: the only place that handles signals. All three mean the same.
 
-No handler does anything: C writes the number of a signal into a socket, which the main thread reads; it does nothing else
-while the verb runs on a thread of its own. So nothing is ever raised in the midst of somebody's lock. What a signal means
-is the verb's: one with an orderly end (`soft_stop`) is asked first and given up at the second signal, others are given up at
-the first. Whoever is given up ends at its next safe point (`interruption.py`). If it does not within seconds, or at one
-signal more, the process says what is left behind and ends, together with the processes that it has started.
+Signal handlers do nothing: C writes the number of a signal into a socket. The main thread reads that and does nothing else
+while the verb runs on a thread of its own. So nothing is ever raised inside a lock. What a signal means depends on the verb:
+one with an orderly end (`soft_stop`) is asked first and given up at the second signal, others are given up at the first. A run
+that is given up ends at its next safe point (`interruption.py`). If it does not within seconds, or at one more signal, the
+process reports what is left behind and ends, together with the processes that it has started.
 
-In somebody else's process, such as a notebook, the handlers that were there come back, and the process stays.
+In another program's process, such as a notebook, the former handlers come back, and the process stays.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ STOPPING = "stopping: parts in hand are finished and committed; a second signal 
 GRACE_S = 5.0
 """From giving up to the end of the process: cancelling Spark's jobs and ending its JVM takes two or three."""
 SAYING_S = 1.0
-"""Nobody may be reading."""
+"""The reader of the output may be gone."""
 LOOK_S = 1.0
 _WOKEN = 0
 T = TypeVar("T")
@@ -45,14 +45,14 @@ def _noted(number: int, frame: FrameType | None) -> None:
 
 
 class Signals:
-    """As a context: signals are kept, and whoever was to hear them before is as before afterwards. On the main thread only.
+    """As a context: notes signals, and restores the former handlers afterwards. On the main thread only.
 
-    `until_end`: of a process that is ours from its first import on."""
+    `until_end`: for a process that is ours from its first import on."""
 
     def __init__(self, *, until_end: bool = False) -> None:
         self.until_end = until_end
         self.given_up = False
-        """The last run was: threads of it may still be in something that does not end."""
+        """The last run was given up: threads of it may still be in something that does not end."""
         self._reader, self._writer = socket.socketpair()
         for end in (self._reader, self._writer):
             end.setblocking(False)
@@ -62,7 +62,7 @@ class Signals:
     def __enter__(self) -> Signals:
         for number in SIGNALS:
             handler = signal.getsignal(number)
-            # None: it is not Python's, and could not be put back. nohup and its like mean what they say.
+            # None: not set from Python, and could not be restored. nohup and the like want SIGHUP ignored.
             if handler is not None and not (number == getattr(signal, "SIGHUP", None) and handler == signal.SIG_IGN):
                 self._before[number] = handler
                 signal.signal(number, _noted)
@@ -87,13 +87,13 @@ class Signals:
         (number,) = self._reader.recv(1)
         if number in self._before:
             return number
-        if number != _WOKEN and self._fd_before >= 0:  # of an event loop that we have pushed aside
+        if number != _WOKEN and self._fd_before >= 0:  # of an event loop that we have replaced
             with suppress(OSError):
                 os.write(self._fd_before, bytes([number]))
         return None
 
     def keep(self, number: int) -> None:
-        """One that has come before."""
+        """A signal that came earlier."""
         with suppress(OSError):  # full of signals, which wake as well; or the run is over
             self._writer.send(bytes([number]))
 
@@ -101,7 +101,7 @@ class Signals:
         self.keep(_WOKEN)
 
     def end_process_with(self, code: int) -> None:
-        """The verb is over and its result is known: a signal from now on ends what still cleans up."""
+        """The verb is over and its result is known: from now on a signal ends the process while it cleans up."""
         for number in self._before:
             signal.signal(number, lambda number, frame: os._exit(code))
         signal.set_wakeup_fd(-1)
@@ -113,7 +113,7 @@ _in_this_process: list[Signals] = []
 
 
 def _forked() -> None:
-    """What is left of a child's life is its parent's to decide; and the parent must not count its signals."""
+    """The parent decides about a child's end; and the child must not write its signals into the parent's socket."""
     if _in_this_process:
         signal.set_wakeup_fd(-1)
         for number in SIGNALS:
@@ -125,19 +125,19 @@ os.register_at_fork(after_in_child=_forked)
 
 @contextmanager
 def own_process() -> Iterator[Signals]:
-    """Signals are heard from now on until the process has ended."""
+    """Signals are handled from now on until the process has ended."""
     atexit.register(_deaf)
     yield Signals(until_end=True).__enter__()
 
 
 def _deaf() -> None:
-    """Python puts the system's actions back before it has ended: the exit code would be the signal's."""
+    """Python restores the system's actions before it has ended: the exit code would be the signal's."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
 
 class SoftStop:
-    """Called: whether the run was asked to end. On any thread."""
+    """When called: whether the run was asked to end. On any thread."""
 
     def __init__(self, request: Request) -> None:
         self._request = request
@@ -157,7 +157,7 @@ class _Run(Generic[T]):
         self.request = Request()
         self.first_text: str | None = None
         self.heard: Callable[[int], object] | None = None
-        """Of a verb with an orderly end: what it does at the first signal and at the second."""
+        """For a verb with an orderly end: what to do at the first signal and at the second."""
         self._signals, self._left_behind = signals, left_behind
         self._answer: list[T] = []
         self._error: BaseException | None = None
@@ -207,18 +207,18 @@ class _Run(Generic[T]):
             self._leave_at = time.monotonic() + GRACE_S
 
     def _leave(self) -> None:
-        """The verb's thread is in something that nobody can end: all that is written down survives that."""
+        """The verb's thread is in something that cannot be ended: everything written to disk survives that."""
         if self._over:
             return
         _say(f"{self._left_behind()}; what still ran is left in the middle of it")
         if not self._signals.until_end:
-            raise KeyboardInterrupt  # of the caller, in plain code of the caller's thread
+            raise KeyboardInterrupt  # raised in plain code of the caller's thread
         end_descendants()
         os._exit(UNFINISHED)
 
 
 def end_now(code: int) -> NoReturn:
-    """Without a wait for threads: Python itself would wait for those of pools, for ever if need be."""
+    """Without waiting for threads: Python itself would wait for those of pools, for ever if need be."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()
@@ -230,9 +230,9 @@ _run: ContextVar[_Run[Any] | None] = ContextVar("run", default=None)
 
 
 def run_heard(work: Callable[[], T], *, left_behind: Callable[[], str]) -> T:
-    """What `work` returns or raises. `left_behind`: what to say of a run that could not be waited for.
+    """What `work` returns or raises. `left_behind`: what to report about a run that could not be waited for.
 
-    On another thread than the main one no signal arrives: the work is done here, and nobody stops it."""
+    Outside the main thread no signal arrives: the work is done here, and can't be stopped."""
     if threading.current_thread() is not threading.main_thread():
         return work()
     if _in_this_process:
@@ -243,9 +243,9 @@ def run_heard(work: Callable[[], T], *, left_behind: Callable[[], str]) -> T:
 
 @contextmanager
 def soft_stop(text: str | None, heard: Callable[[int], object] = lambda count: None) -> Iterator[SoftStop]:
-    """The first signal is told with this text, and asks for an orderly end; the second gives up.
+    """The first signal prints this text and asks for an orderly end; the second gives up.
 
-    `heard` is called before, with how many have come, on the thread that hears them: by no handler, so it may take locks."""
+    `heard` is called before that with the number of signals so far, on an ordinary thread, so it may take locks."""
     run = _run.get()
     if run is None:
         yield SoftStop(Request())
@@ -259,7 +259,7 @@ def soft_stop(text: str | None, heard: Callable[[int], object] = lambda count: N
 
 
 def _say(text: str) -> None:
-    """As far as somebody takes it: a pipe that is full must not keep the process."""
+    """As far as possible: a full pipe must not keep the process."""
 
     def say() -> None:
         with suppress(OSError, ValueError):

@@ -1,6 +1,6 @@
-"""Values as tables: Arrow with a schema that is written down, shown as a pandas or a Spark DataFrame, or in a notebook.
+"""Values as tables: Arrow with a written schema, shown as a pandas or a Spark DataFrame, or in a notebook.
 
-Knows nothing of what is in them.
+Knows nothing about the content.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def arrow_table(rows: Sequence[Mapping[str, object]], schema: pa.Schema) -> pa.Table:
-    """The columns of the schema, in its order; what a row has beside them is left out, what it lacks is null."""
+    """The columns of the schema, in its order; other fields of a row are left out, missing ones are null."""
     return pa.Table.from_pylist([{name: row.get(name) for name in schema.names} for row in rows], schema=schema)
 
 
@@ -30,7 +30,7 @@ def frame(table: pa.Table, spark: None) -> pd.DataFrame: ...
 @overload
 def frame(table: pa.Table, spark: SparkSession) -> DataFrame: ...
 def frame(table: pa.Table, spark: SparkSession | None) -> pd.DataFrame | DataFrame:
-    """A Spark DataFrame on this session, or a pandas one, whose whole numbers stay whole where some are missing."""
+    """A Spark DataFrame on this session, or a pandas one, whose integers stay integers even if some are missing."""
     if spark is not None:
         return session_of(spark).createDataFrame(table)
     try:

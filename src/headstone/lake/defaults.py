@@ -1,6 +1,6 @@
-"""What a lake goes by unless somebody says otherwise: how large, how long, how many.
+"""The lake's defaults: sizes, times and numbers that apply unless the caller gives others.
 
-Numbers and names only, each stated here and nowhere else, so that a command line can tell them without the lake behind them.
+Numbers and names only, each stated here and nowhere else, so that a command line can show them without loading the lake.
 """
 
 from __future__ import annotations
@@ -9,43 +9,43 @@ from headstone.units import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS
 
 RECORDS, TABLE = "records", "table"
 VIEWS = (RECORDS, TABLE)
-"""Of a topic: every record, or the newest of every key that is not deleted."""
+"""Views of a topic: every record, or the newest record of each key that is not deleted."""
 PARTITIONS = 1
-"""Of a topic that somebody makes without saying how many."""
+"""Of a topic that is created without a number."""
 COPIES = 1
-"""On how many brokers what is written back is."""
+"""Replication factor of what is written back to a cluster."""
 
 OBJECT_BYTES = 64 << 20
-"""Of an object that an ingest makes."""
+"""Size of an object that an ingest writes."""
 EXTENT_BYTES = 16 << 20
 BATCH_OBJECTS = 64
-"""In one batch from a cluster: so much is committed at once, and so much is in hand when somebody says stop."""
+"""Objects in one batch from a cluster. A batch is committed at once, and is what a stop has to wait for."""
 CODEC = "zstd"
-"""Of what is ingested from a cluster."""
+"""For records ingested from a cluster."""
 FLUSH_AGE_MS = MINUTE_MS
 """A continuous ingest writes what is waiting once it is this old."""
 POLL_EVERY_MS = SECOND_MS
-"""Between two looks of a continuous ingest."""
+"""Time between two looks of a continuous ingest."""
 
 DEAD_SHARE_MAX = 0.3
-"""An extent that loses more of its records is rewritten, others get a list of their dead records. Iceberg takes the same."""
+"""An extent that loses a larger share of its records is rewritten; others get a list of dead records. As in Iceberg."""
 LEASE_MS = MINUTE_MS
 """Lease duration: if a worker does not renew its leases for this long, others may take its partitions."""
 PARTITIONS_AT_ONCE = 16
-"""In one job of a worker: others find work too, and what a killed job has not committed is little."""
+"""Partitions in one job of a worker. Small enough to leave work for others, and to lose little when a job is killed."""
 
 GRACE_MS = HOUR_MS
-"""For readers of what was replaced."""
+"""How long replaced objects stay, for their readers."""
 UPLOAD_MS = DAY_MS
 """How long an upload may take. A compaction that takes longer is refused when it commits, and starts over."""
 GC_EVERY_MS = 10 * MINUTE_MS
 GC_OBJECTS_AT_ONCE = 1000
 UPKEEP_BYTES_AT_ONCE = 1 << 30
-"""Of extents that are rewritten at one look: half a minute, or a few."""
+"""Bytes of extents rewritten at one look: half a minute of work, or a few."""
 
 ERASURE_DEADLINE_MS = 30 * DAY_MS
-"""From the wish to erase keys, or to drop a topic, until nothing of them is left."""
+"""From the request to erase keys or drop a topic until nothing of them is left."""
 HOLD_MS = DAY_MS
-"""A reader's hold on tombstones, unless it is renewed."""
+"""How long a reader's hold on tombstones lasts unless renewed."""
 HELD_FROM = 0
-"""By a reader that does not say what it has passed."""
+"""Offset of a hold if the reader does not say what it has passed."""

@@ -1,8 +1,8 @@
 """A lake: its metastore and its store, opened together. Two lakes never share a prefix.
 
-The marker object at the prefix carries the lake's id (`marker`); whoever finds another id there has been given the wrong pair.
-A metastore that knows of nothing, over objects, is refused: to it all of them would be garbage. Every commit is told to the
-store (`journal`).
+The marker object at the prefix carries the lake's id (`marker`); if it carries another id, metastore and store do not belong
+together. An empty metastore over existing objects is refused, because it would take all of them for garbage. Every commit is
+written to the store's journal (`journal`).
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ MOVED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lake:
+    """An open lake. A context manager: closes the metastore at the end."""
+
     metastore: Metastore
     store: Store
 
@@ -65,7 +67,7 @@ class Lake:
 
 
 def metastore_url(given: str, *, make: bool = False) -> str:
-    """Of a lake that is named by its directory, by the URL itself, or by a reference to it (`env:NAME`, `file:PATH`)."""
+    """The URL for a lake named by its directory, by the URL itself, or by a reference to it (`env:NAME`, `file:PATH`)."""
     given = _resolved(given)
     if "://" in given:
         return given
@@ -77,7 +79,7 @@ def metastore_url(given: str, *, make: bool = False) -> str:
 
 
 def _resolved(given: str) -> str:
-    """Its password is not shown by this process, however it was given. An empty text would be the current directory."""
+    """This process never shows the password, however it was given. An empty text would mean the current directory."""
     if not given:
         raise UsageError("'' is no lake: name its directory, or its metastore by its URL")
     given = resolved(given)
@@ -86,12 +88,12 @@ def _resolved(given: str) -> str:
 
 
 def directory_url(path: str) -> str:
-    """The metastore of a lake in a directory."""
+    """The URL of the metastore of a lake in a directory."""
     return f"sqlite:///{Path(path).absolute() / EMBEDDED}"
 
 
 def new_place(given: str, objects: str | None) -> tuple[str, str]:
-    """The metastore's URL, and where the objects go, of a lake that is to be made. Named as for `metastore_url`."""
+    """For a lake to be created: the metastore's URL and the place of the objects. `given` as for `metastore_url`."""
     url = metastore_url(given, make=True)
     if objects is None and url != directory_url(given):
         raise UsageError(
@@ -101,9 +103,9 @@ def new_place(given: str, objects: str | None) -> tuple[str, str]:
 
 
 def rebuilt_place(given: str, objects: str | None) -> tuple[str, str | None]:
-    """The metastore's URL, and where the objects are, of a lake whose metastore may be gone; None: it has to tell.
+    """For a lake whose metastore may be gone: its URL and the place of the objects; None if only the metastore knows.
 
-    Named as for `metastore_url`."""
+    `given` as for `metastore_url`."""
     given = _resolved(given)
     if "://" in given:
         return given, objects
@@ -115,9 +117,9 @@ def rebuilt_place(given: str, objects: str | None) -> tuple[str, str | None]:
 def create_lake(
     metastore_url: str, location: str, *, now_ms: int | None = None, settings: Mapping[str, str] | None = None
 ) -> Lake:
-    """A new lake. The prefix must be free: objects of another lake would be garbage to this one.
+    """Creates a lake. The prefix must be free: objects of another lake would be garbage to this one.
 
-    `now_ms`: it goes by a given clock, which stands there now. None: by its database's."""
+    `now_ms` None: the lake uses its database's clock. Otherwise it uses a given clock, which starts at `now_ms`."""
     expect_free_prefix(location, settings)
     if (file := file_of(metastore_url)) is not None:
         refuse_kafka(file.parent)
@@ -132,8 +134,8 @@ def create_lake(
 
 
 def joined(metastore: Metastore, store: Store) -> Lake:
-    """A commit is made when the database has it. A store that does not answer then is told later; so it is, by
-    another program, where the tables are of another version by now."""
+    """A commit counts once the database has it. If the store does not answer then, it is told later. If the tables have another
+    version by then, another program tells it."""
 
     def tell_store() -> None:
         with suppress(Unfinished, OtherVersion):
@@ -144,21 +146,21 @@ def joined(metastore: Metastore, store: Store) -> Lake:
 
 
 def open_lake(metastore_url: str, *, settings: Mapping[str, str] | None = None, damaged: bool = False) -> Lake:
-    """A metastore that is a copy, or of another time than the store, is refused, and nothing is changed.
+    """Refuses a metastore that is a copy, or whose time is not the store's; nothing is changed then.
 
-    `damaged`: what tells whose the store is may be, for whoever checks or mends it."""
+    `damaged`: for callers that check or mend the lake. What tells whose the store is may then be damaged."""
     lake = unchecked_lake(metastore_url, settings=settings, damaged=damaged)
     with closed_if_refused(lake.metastore):
         refuse_enclosing(lake.store.url, settings)
         if damaged and is_of_earlier_time(lake.metastore, lake.store):
-            return lake  # nothing is told to objects that may be there by mistake; mending asks whose they are
+            return lake  # nothing is written to objects that may be there by mistake; mending asks whose they are
         with suppress(*((CorruptLog,) if damaged else ())):
             expect_own(lake.metastore, lake.store)
     return lake
 
 
 def adopt_lake(metastore_url: str, *, settings: Mapping[str, str] | None = None) -> Lake:
-    """The metastore is the lake's from now on; its copies are refused. What tells whose the store is is written again."""
+    """Makes this metastore the lake's only one: its copies are refused from now on. Writes marker and owner again."""
     lake = unchecked_lake(metastore_url, settings=settings, damaged=True)
     with closed_if_refused(lake.metastore):
         mend_marker(lake.metastore, lake.store)
@@ -167,7 +169,7 @@ def adopt_lake(metastore_url: str, *, settings: Mapping[str, str] | None = None)
 
 
 def unchecked_lake(metastore_url: str, *, settings: Mapping[str, str] | None = None, damaged: bool = False) -> Lake:
-    """Of the time of its store; whether it is the store's only metastore is for the caller to ask."""
+    """Metastore and store are of the same time; the caller must check that this is the store's only metastore."""
     metastore = Metastore.open(metastore_url)
     with closed_if_refused(metastore):
         location = metastore.location
@@ -184,7 +186,7 @@ def unchecked_lake(metastore_url: str, *, settings: Mapping[str, str] | None = N
 
 @contextmanager
 def closed_if_refused(metastore: Metastore) -> Iterator[None]:
-    """A connection that is left open keeps parts of a SQLite database beside its file, which a backup put there would meet."""
+    """An open connection keeps parts of a SQLite database beside its file, which would clash with a backup restored there."""
     with ExitStack() as refused:
         refused.callback(metastore.close)
         yield
@@ -192,8 +194,8 @@ def closed_if_refused(metastore: Metastore) -> Iterator[None]:
 
 
 def _refuse_empty(metastore: Metastore, store: Store) -> None:
-    """One that was never told of anything, over the objects of a lake that was: a rebuild that was killed, or files that do not
-    belong together."""
+    """Refuses a metastore that knows of nothing, over a store with objects: its rebuild was killed, or the two do not belong
+    together."""
     if not knows_nothing(metastore):
         return
     stored = [path for path in store.list(OBJECTS) if is_object_path(path)]
@@ -207,7 +209,7 @@ def _refuse_empty(metastore: Metastore, store: Store) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LakeAddress:
-    """Enough to open the lake in another process."""
+    """All that another process needs to open the lake."""
 
     metastore_url: str
     store_settings: Mapping[str, str]

@@ -1,7 +1,6 @@
-"""What `lake status` tells: partitions from their rows, totals of topics and of the lake, who works on what, and why not.
+"""What `lake status` shows: partitions from their rows, totals of topics and of the lake, who works on what, and why not.
 
-Values, and the one document that is made of them; lines for people are the CLI's. Extents are read by whoever asks for a check
-of them, and by nobody else.
+Values, and the one document built from them; the CLI renders the lines for people. Extents are read only by a check of them.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from headstone.log.topic_partition import TopicPartition, partition_row
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sums:
-    """Of some partitions. `due` are worth a compaction now; `dead_bytes` is about right (`totals`)."""
+    """Totals of some partitions. `due` are worth a compaction now; `dead_bytes` is approximate (`totals`)."""
 
     partitions: int
     due: int
@@ -53,14 +52,14 @@ class PartitionStatus:
     dirty_ratio: float
     sums: Sums
     dead_since_ms: int | None
-    """Since when the longest dead record waits to leave its object."""
+    """When the dead record was marked that has waited longest to leave its object."""
     cleaned_ranges: Spans
     tombstone_ranges: tuple[TombstoneRange, ...]
     eligible: bool
     reason: str
-    """Why it is due, or why it is not."""
+    """Why it is due, or why not."""
     waits_for: str
-    """Why nobody begins although it is due, or who has begun; empty if the next worker may."""
+    """Why no worker has begun although it is due, or which one has; empty if the next worker may."""
 
     def as_line(self) -> str:
         cleaned, sums = ", ".join(map(str, self.cleaned_ranges)) or "nothing", self.sums
@@ -93,7 +92,7 @@ class LakeStatus:
     holds: tuple[Hold, ...]
     erasures: tuple[Erasure, ...]
     losses: tuple[Loss, ...]
-    """What was given up of damaged objects, and is not in the log any more."""
+    """What was given up with damaged objects and is no longer in the log."""
 
 
 def lake_status(metastore: Metastore) -> LakeStatus:

@@ -1,7 +1,7 @@
-"""The lake's topics: made, altered, dropped; and what a source says of one: its id in Kafka, its cleanup policy, its settings.
+"""The lake's topics: created, altered, dropped; and what a source says about one: its id in Kafka, cleanup policy, settings.
 
-A topic that was deleted and created again has the same name, another id, and offsets that begin anew: it is refused. A topic
-is compacted only if its policy says so; one whose policy nobody knows is kept as it is.
+A topic that was deleted and created again has the same name, another id, and offsets that begin anew: it is refused. A topic is
+compacted only if its policy says so; while the policy is unknown, every record is kept.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicFacts:
-    """Of a topic in a cluster or in log directories. `kafka_id` None: it has none, or it is not told."""
+    """A topic in a cluster or in log directories. `kafka_id` None: it has none, or the source does not tell."""
 
     partitions: int
     settings: Mapping[str, object] = field(default_factory=dict)
@@ -44,9 +44,9 @@ class TopicFacts:
 def adopt(
     lake: Lake, topic: str, facts: TopicFacts, *, policy: str | None = None, tell: Tell = lambda text: None
 ) -> None:
-    """The topic is in the lake as its source has it. `policy` is what the caller says, whatever the source does.
+    """Creates or updates the topic in the lake as its source has it. `policy`, if given, overrides the source's.
 
-    Of a topic that is there only the policy follows its source: the others are the lake's own."""
+    For an existing topic only the policy follows the source: its other settings are the lake's own."""
     before = lake.metastore.topics().get(topic)
     refuse_lakes_own(topic, before or {})
     wanted = policy or facts.settings.get(POLICY)
@@ -76,7 +76,7 @@ def topic_row(lake: Lake, topic: str) -> TopicRow:
 
 
 def partitions_of(lake: Lake, topic: str, number: int | None = None) -> list[TopicPartition]:
-    """Of a topic all; or one, by its number."""
+    """All partitions of a topic, or the one with this number."""
     everything = lake.metastore.partitions()
     partitions = [partition for partition in everything if partition.topic == topic]
     expect_topics([topic], {partition.topic for partition in everything})
@@ -88,7 +88,7 @@ def partitions_of(lake: Lake, topic: str, number: int | None = None) -> list[Top
 
 
 def create_topic(lake: Lake, topic: str, partitions: int, settings: Mapping[str, str]) -> None:
-    """An empty one, for whoever wants to say its settings before anything is ingested."""
+    """Creates an empty topic, so that it can be configured before anything is ingested."""
     if not TOPIC_NAME.fullmatch(topic):
         raise UsageError(f"{topic!r} is not a valid topic name: {TOPIC_NAME_RULE}")
     PARTITION_COUNT.expect("partitions", partitions)
@@ -96,7 +96,7 @@ def create_topic(lake: Lake, topic: str, partitions: int, settings: Mapping[str,
 
 
 def alter_topic(lake: Lake, topic: str, settings: Mapping[str, str]) -> None:
-    """These settings, beside those that it has."""
+    """Sets these settings; its others stay."""
     wanted = {name: checked(name, text) for name, text in settings.items()}
     topics = lake.metastore.topics()
     current = topics.get(topic)
@@ -112,17 +112,17 @@ def alter_topic(lake: Lake, topic: str, settings: Mapping[str, str]) -> None:
 def drop_topic(
     lake: Lake, topic: str, *, now_ms: Moment | None = None, deadline_ms: int = ERASURE_DEADLINE_MS
 ) -> int:  # fmt: skip
-    """The topic with its partitions, its past, holds and leases is forgotten; how many objects nobody points at any more.
+    """Forgets the topic with its partitions, past, holds and leases. Returns how many objects are now unreferenced.
 
-    These are garbage after the grace. What is left of it in objects that others use is erased by a deadline, `deadline_ms` from
-    now, as keys are. Jobs that are under way find no partition when they commit."""
-    with suppress(HeadstoneError):  # a list that can't be read keeps no topic
+    These become garbage after the grace. What is left in objects shared with other topics is erased within `deadline_ms` from
+    now, as keys are. Running jobs find no partition when they commit."""
+    with suppress(HeadstoneError):  # an unreadable list keeps no topic
         note_seen(lake, topic)
     return drop(lake.metastore, topic, now_ms=now_ms, deadline_ms=deadline_ms)
 
 
 def start_after_deletion(lake: Lake, topic_partition: TopicPartition, before: int) -> tuple[int, int]:
-    """Where the log begins, and where it would if all records before an offset were deleted: it only goes forward."""
+    """Where the log begins, and where it would begin if all records before an offset were deleted: it only moves forward."""
     partitions_of(lake, topic_partition.topic, topic_partition.number)
     start, end = lake.metastore.log_ends([topic_partition])[topic_partition]
     if before > end:
@@ -132,7 +132,7 @@ def start_after_deletion(lake: Lake, topic_partition: TopicPartition, before: in
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundTopics:
-    """What log directories tell of their topics. `failed`: partitions whose files do not say of which topic they are."""
+    """What log directories say about their topics. `failed`: partitions whose files do not say which topic they belong to."""
 
     facts: Mapping[str, TopicFacts]
     failed: Mapping[TopicPartition, Exception]
@@ -143,9 +143,9 @@ class FoundTopics:
 
 
 def in_directories(directories: Sequence[PartitionDir]) -> FoundTopics:
-    """Without Kafka's own metadata. Partitions of one topic's name with several ids fail: one of them is a leftover.
+    """Without Kafka's own metadata. If partitions of one topic have several ids, they fail: one of them is a leftover.
 
-    Two replicas of one partition are refused, with all that was named."""
+    If two replicas of one partition are named, everything is refused."""
     named = [directory for directory in directories if directory.topic != METADATA_TOPIC]
     _refuse_replicas(named)
     cleaned: dict[Place, set[str]] = {}
@@ -178,7 +178,7 @@ def _facts(topic: str, ids: Mapping[PartitionDir, str | None], cleaned: Mapping[
 
 
 def _refuse_replicas(directories: Sequence[PartitionDir]) -> None:
-    """Of two replicas one may lack what the other has, such as the deletion of a key: nobody can choose here."""
+    """One of two replicas may lack what the other has, such as the deletion of a key, and we can't tell which to choose."""
     paths: dict[TopicPartition, str] = {}
     for directory in directories:
         first_path = paths.setdefault(directory.topic_partition, str(directory.path))
@@ -203,9 +203,9 @@ def _id(topic: str, ids: Mapping[PartitionDir, str | None]) -> str | None:
 def _settings(
     topic: str, directories: Sequence[PartitionDir], cleaned: Mapping[Place, Collection[str]]
 ) -> dict[str, object]:
-    """The cleaner of a broker remembers how far it was: where it has no word on a topic, that is perhaps not compacted.
+    """A broker's cleaner remembers how far it got. If it has no entry for a topic, the topic may not be compacted.
 
-    A copy of a log that no broker keeps says nothing either way, and is taken for what the lake is made for."""
+    A copy of a log outside a broker says nothing either way, and counts as compacted, which is what the lake is for."""
     if any(topic in cleaned[directory.log_dir] for directory in directories):
         return {}
     return {POLICY: POLICY_UNKNOWN} if any(is_broker_directory(one.log_dir) for one in directories) else {}

@@ -1,7 +1,7 @@
 """Record batches from Arrow columns, the inverse of `columns`: offsets, timestamps, keys, values and headers survive.
 
-Spans of the columns' own buffers are encoded by compiled kernels; no record becomes a Python object. Gaps between offsets
-stay gaps.
+Spans of the columns' own buffers are encoded by compiled kernels; no record becomes a Python object. Gaps between offsets stay
+gaps.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headstone.log.reading import Bytes, Ints
 
 RECORDS_MAX = 4096
 BYTES_MAX = 1 << 20
-"""Of a batch, before compression; one record may be larger."""
+"""Size of a batch before compression; a single record may be larger."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ def batches_of(table: pa.RecordBatch, *, codec: int = codecs.NONE) -> Iterator[W
 
 
 def oldest_stamp(stamps: Ints) -> int:
-    """-1 if there is none: what has no timestamp, or 0, is as old as its neighbours."""
+    """-1 if there is none. A record without a timestamp, or with 0, counts as old as its neighbours."""
     stamped = stamps[stamps > 0]
     return int(stamped.min()) if stamped.size else -1
 

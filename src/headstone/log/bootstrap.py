@@ -1,10 +1,10 @@
 """The metadata that a new KRaft cluster begins with, and topics added to it, as a snapshot of its metadata log.
 
 `kafka-storage format` writes a bootstrap file with the feature levels, which the first controller appends to an empty metadata
-log. Topics must not come that way: a broker that hears of the empty log first takes all its partitions for strays and moves
-them away (docs/kafka-facts.md). So the log begins with a snapshot that has them: topics with given ids, leader epochs and
-settings exist before the first broker has started, which no command of Kafka's offers. The bootstrap file is a snapshot like
-any other (KIP-630): a header, batches of records, a footer. Knows nothing of where topics come from.
+log. Topics must not come that way: a broker that sees the empty log first takes all its partitions for strays and moves them
+away (docs/kafka-facts.md). So the log begins with a snapshot that has them: topics with given ids, leader epochs and settings
+exist before the first broker has started, which no Kafka command offers. The bootstrap file is a snapshot like any other
+(KIP-630): a header, batches of records, a footer. Does not know where topics come from.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ RECORDS_PER_BATCH = 500
 METADATA_FOLDER = f"{METADATA_TOPIC}-0"
 SNAPSHOT = ".checkpoint"
 SNAPSHOT_EPOCH = 1
-"""Of a log that is newer than an empty one: it is cut off and begins behind the snapshot."""
+"""Epoch of a log newer than an empty one: that is cut off and begins after the snapshot."""
 FIRST_SNAPSHOT = "00000000000000000000-0000000000.checkpoint"
 """Where newer releases keep the bootstrap file: a snapshot of nothing, in the metadata log itself."""
 NO_TAGS = b"\0"
@@ -51,12 +51,12 @@ class NewTopic:
     replicas: tuple[tuple[int, ...], ...]
     """Node ids of the brokers of each partition."""
     leader_epochs: tuple[int, ...]
-    """Of each partition the last one; the first leader here has the next."""
+    """The last one of each partition; the first leader here gets the next."""
 
 
 def bootstrap_file(log_dir: Place) -> Place | None:
-    """What a new cluster would begin with. None in a directory that is not formatted, that is no controller's, or whose
-    broker has run: its metadata is its own."""
+    """What a new cluster would begin with. None if the directory is not formatted, is not a controller's, or if its broker has
+    run: its metadata is its own."""
     folder = log_dir / METADATA_FOLDER
     children = [child.name for child in folder.iterdir()] if folder.is_dir() else []
     if any(name.endswith(LOG) for name in children):
@@ -74,7 +74,7 @@ def bootstrap_file(log_dir: Place) -> Place | None:
 
 
 def snapshot_place(log_dir: Place, content: bytes) -> Place:
-    """Where a metadata log looks for this snapshot: behind all that it holds."""
+    """Where a metadata log looks for this snapshot: after everything that it holds."""
     footer = chunk_of("a snapshot", content).batches[-1]
     folder = log_dir / METADATA_FOLDER
     if isinstance(folder, Path) and not folder.exists():
@@ -84,7 +84,7 @@ def snapshot_place(log_dir: Place, content: bytes) -> Place:
 
 
 def with_topics(content: bytes, topics: Sequence[NewTopic], *, next_producer_id: int, name: str) -> bytes:
-    """The content of a bootstrap file or snapshot with these topics, none of which it has."""
+    """The content of a bootstrap file or snapshot plus these topics, none of which it has."""
     batches = chunk_of(name, content).batches
     if not batches.size or not batches[-1]["attributes"] & CONTROL:
         raise UsageError(f"{name}: no bootstrap file of KRaft; format the directory with kafka-storage first")
@@ -98,7 +98,7 @@ def with_topics(content: bytes, topics: Sequence[NewTopic], *, next_producer_id:
         some = values[first : first + RECORDS_PER_BATCH]
         added += _batch(some, offset, stamp, int(batches[-1]["leader_epoch"]))
         offset += len(some)
-    # The base offset is the one field in front of what the checksum covers that has to follow.
+    # The base offset is the only field before the checksummed part that has to change.
     return content[:footer] + added + struct.pack(">q", offset) + content[footer + 8 :]
 
 

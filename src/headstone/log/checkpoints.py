@@ -1,7 +1,7 @@
 """Kafka's small text files: the checkpoints of a log directory, leader epochs, partition metadata.
 
-All are rewritten whole: a temporary file, fsync, atomic rename, fsync of the directory. Knows nothing of what the
-numbers mean to a compaction.
+All are rewritten whole: a temporary file, fsync, atomic rename, fsync of the directory. Does not know what the numbers mean to
+a compaction.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ NO_OFFSETS: Mapping[TopicPartition, int] = MappingProxyType({})
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
+    """After a power loss `path` has the old content or the new one. A replaced file's owner and mode stay."""
     temporary = path.with_name(path.name + ".tmp")
     with open(temporary, "wb") as file:
         file.write(content.encode() if isinstance(content, str) else content)
@@ -63,7 +64,7 @@ def read_offsets(path: Place) -> Mapping[TopicPartition, int]:
 
 @lru_cache(maxsize=64)
 def _offsets_of(path: Place, inode: int | str | None, mtime_ns: int, size: int) -> Mapping[TopicPartition, int]:
-    """Files are rewritten by rename, so that a new content has a new inode or time."""
+    """Files are rewritten by rename, so new content has a new inode or time."""
     rows = _rows(path)
     offsets: dict[TopicPartition, int] = {}
     for number, fields in enumerate(rows, start=3):
@@ -81,6 +82,7 @@ def write_offsets(path: Place, offsets: Mapping[TopicPartition, int]) -> None:
 
 
 def replace_whole(path: Place, content: bytes) -> None:
+    """As `write_atomically`, also for objects."""
     if isinstance(path, ObjectPlace):
         write_whole(path, content)
     else:

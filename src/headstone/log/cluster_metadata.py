@@ -1,8 +1,8 @@
-"""KRaft's metadata log, as far as it tells of topics: which there are, their settings, and the brokers' dynamic ones.
+"""KRaft's metadata log, as far as it is about topics: which there are, their settings, and the brokers' dynamic ones.
 
 Every broker keeps a copy: a snapshot of everything below some offset, and the records since. A record's value is Kafka's
-generated format: frame version, type and version as varints, then the fields in compact encodings (KIP-482, KIP-630).
-Reads only; what is set in a broker's own `server.properties` is not in this log.
+generated format: frame version, type and version as varints, then the fields in compact encodings (KIP-482, KIP-630). Reads
+only; settings in a broker's own `server.properties` are not in this log.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ BROKER_NAMES = {
     "retention.bytes": "log.retention.bytes",
     "producer.id.expiration.ms": "producer.id.expiration.ms",
 }
-"""What a topic setting is called where it is the default of a broker. The last one is a broker's only."""
+"""The names of topic settings as defaults of a broker. The last one exists only for brokers."""
 
 _SNAPSHOT = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
 
@@ -78,7 +78,7 @@ class ClusterMetadata:
             self._settings.pop((TOPIC_RESOURCE, name), None)
 
     def configure(self, kind: int, resource: str, name: str, value: str | None) -> None:
-        """None takes the setting away."""
+        """None removes the setting."""
         settings = self._settings.setdefault((kind, resource), {})
         if value is None:
             settings.pop(name, None)
@@ -87,7 +87,7 @@ class ClusterMetadata:
 
 
 def read_cluster_metadata(directory: PartitionDir) -> ClusterMetadata:
-    """What the newest snapshot and the records behind it say; CorruptLog or UsageError if they cannot be read whole."""
+    """The newest snapshot and the records after it; CorruptLog or UsageError if they cannot be read completely."""
     metadata = ClusterMetadata()
     snapshot, start = _newest_snapshot(directory.path)
     if snapshot is not None:
@@ -105,7 +105,7 @@ def read_cluster_metadata(directory: PartitionDir) -> ClusterMetadata:
 
 
 def topic_ids_in(snapshot: Place) -> Mapping[str, str]:
-    """By the topics' names, as this file alone tells them."""
+    """By the topics' names, from this file alone."""
     metadata = ClusterMetadata()
     _apply(_values(_snapshot_file(snapshot), 0), metadata)
     return metadata.topic_ids
@@ -121,7 +121,7 @@ def node_id_of(properties: Mapping[str, str]) -> str | None:
 
 
 def meta_properties(log_dir: Place) -> Mapping[str, str]:
-    """What a formatted directory says of its broker and cluster; empty if there is no such file, or none that is text."""
+    """What a formatted directory says about its broker and cluster; empty if there is no such file, or if it is not text."""
     try:
         lines = (log_dir / checkpoints.META_PROPERTIES).read_text(encoding="utf-8").splitlines()
     except (FileNotFoundError, UnicodeDecodeError):
@@ -136,13 +136,13 @@ def write_meta_properties(log_dir: Path, properties: Mapping[str, str]) -> None:
 
 
 def rename_in_meta_properties(log_dir: Path, names: Mapping[str, str]) -> None:
-    """These values in the place of those that are there; what an older release does not know is not added."""
+    """Replaces existing values only: names that an older release does not know are not added."""
     properties = meta_properties(log_dir)
     write_meta_properties(log_dir, {name: names.get(name, value) for name, value in properties.items()})
 
 
 def _newest_snapshot(path: Place) -> tuple[SegmentFile | None, int]:
-    """With the offset up to which it tells everything."""
+    """With the offset up to which it is complete."""
     matches = [match for match in (_SNAPSHOT.fullmatch(child.name) for child in path.iterdir()) if match]
     if not matches:
         return None, 0
@@ -165,7 +165,7 @@ def _values(file: SegmentFile, start: int) -> Iterator[_Value]:
 
 
 def _apply(values: Iterator[_Value], metadata: ClusterMetadata) -> None:
-    """Records between begin and end of a transaction count together; those of one that was aborted or never ended do not."""
+    """Records between begin and end of a transaction count together. They don't count if it was aborted or never ended."""
     waiting: list[_Value] | None = None
     for value in values:
         kind = value.kind()
@@ -183,7 +183,7 @@ def _apply(values: Iterator[_Value], metadata: ClusterMetadata) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class _Value:
-    """A record's value and where it was found; `_consumed` is what was read of it so far."""
+    """A record's value and where it was found; `_consumed` is how much of it was read so far."""
 
     data: bytes
     file: str

@@ -1,8 +1,8 @@
 """The record section of a batch, compressed and not: Kafka's five codecs and the framing Kafka gives each.
 
-Every reader is bounded: a payload may promise or hold any size, but no more than `size_max` and a small constant is
-allocated, and memory grows with what a payload can hold, not with what it claims. Knows nothing of records, batches
-or files: the caller says where a bad payload was. Thread-safe: a context belongs to one thread.
+Every reader is bounded: a payload may promise or hold any size, but no more than `size_max` and a small constant is allocated,
+and memory grows with what a payload can hold, not with what it claims. Knows nothing about records, batches or files: the
+caller says where a bad payload was. Thread-safe: a context belongs to one thread.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
 
-# Level 2 of ISA-L: five times and more as fast as zlib's level 6, whose output is 6 to 15 % smaller.
+# Level 2 of ISA-L: at least five times as fast as zlib's level 6, whose output is 6 to 15 % smaller.
 GZIP_LEVEL = igzip_lib.ISAL_DEFAULT_COMPRESSION
 GZIP_BYTES_MIN = 18
 # 258 bytes from a length code and a distance code of one bit each.
@@ -61,11 +61,11 @@ ZSTD_ROOM_BYTES_PLAIN = 1 << 20
 ZSTD_ROOM_RATIO_PLAIN = 16
 
 RATIO_MAX = (1, GZIP_RATIO_MAX, SNAPPY_RATIO_MAX, LZ4_RATIO_MAX, ZSTD_RATIO_MAX)
-"""By codec: no payload becomes more than this many times its size, so that no header need be believed beyond it."""
+"""By codec: the most that a payload can grow, so that no header need be believed beyond it."""
 
 
 class CodecError(ValueError):
-    """The payload is not what its codec says, or holds more than allowed; `reason` has no place in it."""
+    """The payload does not fit its codec, or holds more than allowed; `reason` has no place in it."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -73,7 +73,7 @@ class CodecError(ValueError):
 
 
 class _Contexts(threading.local):
-    """Zstandard's contexts are dear to make and serve one thread at a time."""
+    """Zstandard's contexts are expensive to make and serve one thread at a time."""
 
     def __init__(self) -> None:
         self.zstd_reader = zstandard.ZstdDecompressor()
@@ -157,7 +157,7 @@ def _gzip_read(view: memoryview, size_max: int) -> bytes:
 
 
 def _snappy_read(view: memoryview, size_max: int) -> bytearray:
-    """Xerial's stream, or one raw block where there is no such header."""
+    """Xerial's stream, or one raw block if it has no such header."""
     blocks = _xerial_blocks(view) if view[:8] == XERIAL_MAGIC else [view]
     sizes = [_snappy_size(block) for block in blocks]
     size_all = sum(sizes)
@@ -176,7 +176,7 @@ def _snappy_read(view: memoryview, size_max: int) -> bytearray:
 
 
 def _snappy_size(block: memoryview) -> int:
-    """The size a raw block begins with, once the block is long enough to hold that much."""
+    """The size in a raw block's header, once the block is long enough to hold that much."""
     try:
         size = snappy.decompress_raw_len(block)
     except DecompressionError as error:
@@ -271,7 +271,7 @@ def _joined(out: bytes | bytearray, part: bytes | bytearray) -> bytes | bytearra
 
 
 class _ZstdFrame(NamedTuple):
-    """Where a frame's parts are, from its headers alone; `size` is None where the frame does not tell it."""
+    """Where a frame's parts are, from its headers alone; `size` is None if the frame does not give it."""
 
     start: int
     block_ends: list[int]
@@ -300,7 +300,7 @@ def _zstd_read(view: memoryview, size_max: int) -> bytes | bytearray:
 
 
 def _zstd_is_usual(view: memoryview) -> bool:
-    """What the general way would find, for a quarter of its cost: one frame of one block, with nothing optional."""
+    """Whether the general way would find one frame of one block with nothing optional; at a quarter of its cost."""
     if len(view) < 9 or view[:5] != ZSTD_PLAIN_FRAME or view[5] >> 3 > ZSTD_WINDOW_LOG_PLAIN - 10:
         return False
     header = int.from_bytes(view[6:9], "little")
@@ -373,7 +373,7 @@ def _zstd_content(view: memoryview, frame: _ZstdFrame, taken: int, size_max: int
     if frame.window_log > ZSTD_WINDOW_LOG_PLAIN:
         source = _zstd_window_cut(bytearray(source), min(frame.size_bound, size_max + ZSTD_BLOCK_BYTES_MAX))
     plain = room <= max(ZSTD_ROOM_BYTES_PLAIN, ZSTD_ROOM_RATIO_PLAIN * len(source))
-    # With no room the library answers, or refuses, without looking at the blocks.
+    # Without room the library answers, or refuses, without looking at the blocks.
     if room and plain and taken + room <= size_max:
         return _zstd_at_once(source, room)
     return _zstd_by_block(source, [end - frame.start for end in frame.block_ends], taken, size_max)
@@ -387,9 +387,9 @@ def _zstd_at_once(frame: memoryview | bytearray, room: int) -> bytes:
 
 
 def _zstd_window_cut(frame: bytearray, reach: int) -> bytearray:
-    """The frame, asking for no wider window than `reach` needs: level 20 and above ask for up to 128 MiB.
+    """The frame with no wider window than `reach` needs: level 20 and above ask for up to 128 MiB.
 
-    No match reaches back further than the output is long, so that the content is the same.
+    No match reaches back further than the output is long, so the content is the same.
     """
     window_log = max(ZSTD_WINDOW_LOG_PLAIN, (reach - 1).bit_length())
     if window_log - 10 < frame[5] >> 3:

@@ -1,6 +1,6 @@
-"""Record batches to Arrow columns: every field of every record, for whoever wants to look into a log with SQL.
+"""Record batches to Arrow columns: every field of every record, for looking into a log with SQL.
 
-Compiled decode into spans, then one gather a column. Not used by compaction, which never needs values.
+Compiled decode into spans, then one gather a column. Compaction does not use it, because it never needs values.
 """
 
 from __future__ import annotations

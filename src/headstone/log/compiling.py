@@ -1,4 +1,4 @@
-"""Whether kernels are being compiled: by this process, as Numba itself tells, or by another that keeps them in the same folder.
+"""Whether kernels are being compiled: by this process, as Numba reports, or by another one with the same cache folder.
 
 For progress lines: the first run of a verb spends some seconds on it, once. Decides nothing.
 """
@@ -39,10 +39,10 @@ event.register(COMPILE, _running)
 
 
 class Compiling:
-    """Called: whether they are being compiled now, or have been since it was made, as workers in other processes do."""
+    """When called: whether kernels are being compiled now, or were since it was made, including workers in other processes."""
 
     def __init__(self, kept: Path | None = None) -> None:
-        """kept: where compiled kernels are; None: where this process keeps its own."""
+        """`kept`: where compiled kernels are; None: where this process keeps its own."""
         self._kept = kept or Path(config.CACHE_DIR or folder())
         self._before = self._count()
 

@@ -29,7 +29,7 @@ LOG, INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT = ".log", ".index", ".timeindex", ".
 SEGMENT_SUFFIXES = (LOG, INDEX, TIME_INDEX, TXN_INDEX)
 CLEANED, SWAP, DELETED = ".cleaned", ".swap", ".deleted"
 UNFINISHED = ".headstone-unfinished"
-"""In a partition's folder of an output, as long as not all of it is there, or not what the checkpoints say of it."""
+"""In a partition's folder of an output, until it is complete and its checkpoint entries are written."""
 
 METADATA_TOPIC = "__cluster_metadata"
 """KRaft's own log: snapshots, not compaction, keep it small, and a controller does not start on a compacted one."""
@@ -37,14 +37,14 @@ METADATA_TOPIC = "__cluster_metadata"
 _PARTITION = re.compile(rf"(?P<topic>{TOPIC_NAME.pattern})-(?P<partition>\d+)")
 _FUTURE = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)\.[0-9a-f]{32}-future")
 _NAME_LENGTH_MAX = 255
-"""A broker cuts a topic's name where the name of its future copy would be longer."""
+"""A broker shortens a topic's name where the name of its future copy would be longer."""
 _STRAY = re.compile(r".+-(delete|future|stray)$")
 _NUMBERED = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)")
 _FLOCK_BYTES = 64
-"""More than `struct flock` takes anywhere."""
+"""More than `struct flock` takes on any system."""
 _FLOCK_TYPE = struct.Struct("h")
 _FLOCK_TYPE_AT = 20 if sys.platform == "darwin" else 0
-"""macOS has start, length and process in front of it. Zeros in the other fields: from the start to the end of the file."""
+"""macOS has start, length and process before it. Zeros in the other fields: from the start to the end of the file."""
 _LOCKING = threading.Lock()
 _HELD: set[tuple[int, int]] = set()
 """Device and inode of the locks that this process holds."""
@@ -57,7 +57,7 @@ _OWNERS_FILES = (
     checkpoints.LOG_START,
     checkpoints.HIGH_WATERMARK,
 )
-"""What makes a directory the log directory of the partitions in it: who locks them, and what is known of them."""
+"""Files that make a directory the log directory of its partitions: the lock, and what is known about them."""
 
 
 _BROKER_FILES = tuple(name for name in _OWNERS_FILES if name != checkpoints.LOCK)
@@ -74,7 +74,7 @@ class PartitionDir:
     topic: str
     partition: int
     segment: str | None = None
-    """The name of the one `.log` file that was asked for; None: all that are there."""
+    """The name of the one requested `.log` file; None: all that are there."""
 
     @property
     def name(self) -> str:
@@ -103,6 +103,7 @@ class FutureCopy:
 
 
 def future_copies(log_dir: Place) -> list[FutureCopy]:
+    """Copies that a broker is moving into this log directory."""
     matches = (_FUTURE.fullmatch(child.name) for child in children(log_dir))
     return [
         FutureCopy(path=log_dir / match[0], topic=match["topic"], partition=int(match["partition"]))
@@ -116,9 +117,9 @@ def numbered(offset: int, suffix: str) -> str:
 
 
 def as_partition(path: Place) -> PartitionDir | None:
-    """None for what is no partition by its name, or holds partitions itself: a log directory may be called `kafka-1`.
+    """None if its name is not a partition's, or if it holds partitions itself: a log directory may be called `kafka-1`.
 
-    Also for one that is not whole yet: whoever writes it takes the sign away last."""
+    Also None for an incomplete one: its writer removes the marker file last."""
     if not _named_as_partition(path.name) or not path.is_dir() or (path / UNFINISHED).exists():
         return None
     if isinstance(path, Path):
@@ -150,10 +151,10 @@ def _shows_partitions(entries: Iterable[os.DirEntry[str]] | Iterable[ObjectPlace
 
 
 def _owned_place(path: Path) -> Path:
-    """Where a partition directory lies by its owner's word.
+    """Where a partition directory lies from its owner's point of view.
 
-    A symbolic link leads from one log directory to another. The lock, the clean stop and the checkpoints that count are in
-    the one that has such files; if none has, in the one where the segments are.
+    A symbolic link leads from one log directory to another. The lock, the clean stop and the checkpoints that count are in the
+    one that has such files; if none has, in the one with the segments.
     """
     places = [place for place in _link_places(path) if _named_as_partition(place.name)]
     owned = [place for place in places if any((place.parent / name).exists() for name in _OWNERS_FILES)]
@@ -197,7 +198,7 @@ def find_partitions(paths: Sequence[str | Place], access: Access = FROM_ENVIRONM
 
 
 def one_segment(path: Place) -> PartitionDir:
-    """A partition of which only this file is looked at. Its folder may have any name, as a copied file's has."""
+    """A partition with only this file. Its folder may have any name, as a copied file's has."""
     match = _NUMBERED.fullmatch(path.name)
     if match is None or match[2] != LOG:
         raise UsageError(f"{path}: {_what_file(path.name)}")
@@ -211,7 +212,7 @@ def one_segment(path: Place) -> PartitionDir:
 
 
 def _what_file(name: str) -> str:
-    """Of a file that is no segment: what it is, and what to name instead."""
+    """For a file that is not a segment: what it is, and what to name instead."""
     numbered_file = _NUMBERED.fullmatch(name)
     if numbered_file:
         return f"an index or a snapshot; name {numbered_file[1]}{LOG} beside it, or the partition directory"
@@ -223,12 +224,12 @@ def _what_file(name: str) -> str:
 
 
 def unfinished_folders(log_dir: Place) -> list[str]:
-    """Partitions that somebody has begun to write here, and not finished."""
+    """Partitions that were begun here and not finished."""
     return [child.name for child in children(log_dir) if (child / UNFINISHED).exists()]
 
 
 def _has_segments(path: Place) -> bool:
-    """Finished or not: `.log.cleaned` and the like tell of a partition too."""
+    """Finished or not: `.log.cleaned` and the like count too."""
     return any(LOG in child.name and f"{LOG}." in f"{child.name}." for child in path.iterdir())
 
 
@@ -273,7 +274,7 @@ def _is_dangling(path: Place) -> bool:
 
 
 def readable_segments(partition: PartitionDir) -> list[SegmentFile]:
-    """As `list_segments`; of a directory in use as far as whole batches go: its owner may be in the middle of a write."""
+    """As `list_segments`; if the directory is in use, only whole batches: its owner may be in the middle of a write."""
     files = list_segments(partition)
     if is_in_use(partition.log_dir) and files[-1].base == _newest_base(partition):
         files[-1] = _whole_batches(partition, files[-1])
@@ -287,18 +288,18 @@ def _newest_base(partition: PartitionDir) -> int:
 
 
 def _whole_batches(partition: PartitionDir, file: SegmentFile) -> SegmentFile:
-    """The file without its last batch, if that is half written. With more batches behind it, it is not the last: it is damaged,
-    and the file stays as it is for whoever reads it to say so."""
+    """The file without its last batch if that is half written. With more batches after it, it is not the last but damaged: then
+    the file stays as it is, and its reader reports the damage."""
     whole = replace(file, size=whole_batches_end(file))
     if whole.size < file.size and _is_indexed(partition, file, behind=whole.size):
         later = _segment(partition.path / numbered(file.base, LOG), file.base)
-        if whole_batches_end(later) == whole.size:  # nobody has finished it since
+        if whole_batches_end(later) == whole.size:  # still unfinished
             return file
     return whole
 
 
 def _is_indexed(partition: PartitionDir, file: SegmentFile, *, behind: int) -> bool:
-    """Whether the offset index, which is written after the log, tells of a batch behind this position."""
+    """Whether the offset index, which is written after the log, has a batch after this position."""
     try:
         positions = read_offset_index(local(partition.path) / numbered(file.base, INDEX))["position"]
     except (OSError, CorruptLog):
@@ -307,7 +308,7 @@ def _is_indexed(partition: PartitionDir, file: SegmentFile, *, behind: int) -> b
 
 
 def _refuse_missing(partition: PartitionDir, names: Sequence[str]) -> None:
-    """Indexes without their `.log` tell of a segment that was lost; one that was deleted left a `.log.deleted`."""
+    """Indexes without their `.log` show that a segment was lost; a deleted one left a `.log.deleted`."""
     present = set(names)
     for name in names:
         match = _NUMBERED.fullmatch(name)
@@ -340,11 +341,12 @@ def _segment(path: Place, base: int) -> SegmentFile:
 
 
 def is_broker_directory(log_dir: Place) -> bool:
+    """Whether it has a broker's meta.properties. A backup may lack that file."""
     return (log_dir / checkpoints.META_PROPERTIES).exists()
 
 
 def kafka_sign(names: Collection[str]) -> str | None:
-    """Of what lies in a directory the name by which it is a broker's log directory, or a partition's; None: it is neither."""
+    """The name among these that shows a broker's log directory, or a partition's; None: it is neither."""
     for name in sorted(names):
         if name in _BROKER_FILES or name == checkpoints.PARTITION_METADATA:
             return name
@@ -355,12 +357,12 @@ def kafka_sign(names: Collection[str]) -> str | None:
 
 
 def broker_file_in(directory: Path) -> str | None:
-    """One that only a broker keeps in its log directory."""
+    """A file that only a broker keeps in its log directory."""
     return next((name for name in _BROKER_FILES if (directory / name).exists()), None)
 
 
 def partition_in(directory: Path) -> str | None:
-    """A partition's file, or a folder that has one: not by the folder's name alone, which may be anybody's."""
+    """A partition's file, or a folder that has one. The folder's name alone proves nothing."""
     for name in sorted(os.listdir(directory)):
         folder = directory / name
         if _NUMBERED.fullmatch(name):
@@ -371,20 +373,21 @@ def partition_in(directory: Path) -> str | None:
 
 
 def refuse_broker_directory(directory: Path, *, instead: str) -> None:
-    """Also what lies in a broker's log directory. `instead`: what to do."""
+    """Refuses a broker's log directory, and everything in it. `instead`: what to do."""
     if sign := broker_file_in(directory):
         raise UsageError(f"{directory} {KAFKA.format(sign=sign)}; {instead}")
     refuse_inside_broker_directory(directory, instead=instead)
 
 
 def refuse_inside_broker_directory(directory: Path, *, instead: str) -> None:
+    """Refuses a directory inside a broker's log directory. `instead`: what to do."""
     for outer in Path(os.path.realpath(directory)).parents:
         if sign := broker_file_in(outer):
             raise UsageError(f"{directory} lies in {outer}, which {KAFKA.format(sign=sign)}; {instead}")
 
 
 def tells_high_watermarks(log_dir: Place) -> bool:
-    """Whether a partition without a high watermark has none; in a backup without such a file all there is was replicated."""
+    """Whether a partition without an entry has no high watermark; in a backup without such a file everything was replicated."""
     return is_broker_directory(log_dir) or (log_dir / checkpoints.HIGH_WATERMARK).exists()
 
 
@@ -393,17 +396,17 @@ def was_stopped_cleanly(log_dir: Place) -> bool:
 
 
 def is_in_use(log_dir: Place) -> bool:
-    """Whether somebody else holds the lock of a log directory, as a running broker does. Asks, and takes nothing."""
+    """Whether another process holds the lock of a log directory, as a running broker does. Asks without taking it."""
     if isinstance(log_dir, ObjectPlace):
         return False
     lock = log_dir / checkpoints.LOCK
     with _LOCKING:
         try:
             if _file_of(lock.stat()) in _HELD:
-                return False  # a second descriptor that is closed would let go of the lock
+                return False  # closing a second descriptor would release the lock
             descriptor = os.open(lock, os.O_RDONLY)
         except OSError:
-            return False  # none, or not ours to read: then nothing is known
+            return False  # none, or we may not read it: then nothing is known
         try:
             answer = fcntl.fcntl(descriptor, fcntl.F_GETLK, _lock_question())
         except OSError:
@@ -426,7 +429,7 @@ def _lock_question() -> bytes:
 
 @contextmanager
 def exclusive(log_dir: Path) -> Iterator[None]:
-    """Holds the lock that a broker would hold, so that none can start here meanwhile; refuses if one does hold it."""
+    """Holds the lock that a broker would hold, so that none can start here meanwhile; refuses if one already holds it."""
     lock = log_dir / checkpoints.LOCK
     with open(lock, "a+b") as file:
         take_after(lock, log_dir)

@@ -1,7 +1,7 @@
 """Places where a test may kill the process, to prove that every step of a swap can be the last one.
 
-HEADSTONE_FAILPOINT=N kills the process with SIGKILL just before its Nth effect on a log directory. Without the variable
-a failpoint costs one dictionary look-up.
+HEADSTONE_FAILPOINT=N kills the process with SIGKILL just before its Nth effect on a log directory. Without the variable a
+failpoint costs one dictionary look-up.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The few machine instructions the kernels need beyond what Numba offers: CRC-32C and prefetch.
 
-Owns the kernel decorator, so that every compiled function has the same safety settings. Knows nothing of Kafka.
+Owns the kernel decorator, so that every compiled function has the same safety settings. Knows nothing about Kafka.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Where compiled kernels are kept: in a folder named by the sources they were compiled from.
 
 Numba compares a cached kernel with the file that defines it, not with the files whose kernels and constants were compiled into
-it. After an update of some files a caller would go on with the old half of the code, and write a wrong log. So every state of
-the sources has a folder of its own. Knows nothing of what the kernels do.
+it. After an update of some files a caller would continue with old parts of the code, and write a wrong log. So every state of
+the sources has a folder of its own. Does not know what the kernels do.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from numba import config
 PACKAGE = Path(__file__).resolve().parent.parent
 PREFIX = "kernels-"
 ROOMS_OF_CONSTANTS = ("log", "retention")
-"""Every file counts there; elsewhere those that define a kernel."""
+"""In these rooms every file counts; elsewhere only files that define a kernel."""
 ROOMS = (*ROOMS_OF_CONSTANTS, "divergence", "pipeline")
 DECORATED = b"\n@kernel\n"
 
@@ -38,7 +38,7 @@ def digest(package: Path) -> str:
 
 @cache
 def folder() -> Path:
-    """Beside the package, or in the user's cache where the package is not ours to write to."""
+    """Beside the package, or in the user's cache if we may not write beside the package."""
     beside = PACKAGE / "__pycache__"
     if os.access(beside if beside.exists() else PACKAGE, os.W_OK):
         return beside / (PREFIX + digest(PACKAGE))
@@ -48,7 +48,7 @@ def folder() -> Path:
 
 @contextmanager
 def kept_apart() -> Iterator[None]:
-    """Kernels that are defined within are kept in the folder, unless the user has said where. No one else's are touched."""
+    """Caches kernels defined in the block in our folder, unless the user has set one. No other package's are touched."""
     before = config.CACHE_DIR
     config.CACHE_DIR = before or str(folder())
     try:
@@ -58,7 +58,7 @@ def kept_apart() -> Iterator[None]:
 
 
 def forget_others() -> None:
-    """Kernels of other states of the sources, which nobody will ask for again."""
+    """Deletes kernels of other states of the sources, which are no longer used."""
     for cached in folder().parent.glob(PREFIX + "*"):
         if cached != folder():
             shutil.rmtree(cached, ignore_errors=True)

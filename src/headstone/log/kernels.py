@@ -1,7 +1,7 @@
 """Compiled loops over raw batches: walk headers, read varints, check a record, write header fields.
 
-Buffers are uint8 arrays; nothing here allocates by what a file claims. Errors are codes plus a position; `reading`
-turns them into messages.
+Buffers are uint8 arrays; nothing here allocates by what a file claims. Errors are codes plus a position; `reading` turns them
+into messages.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ BAD_RECORD_OFFSET = 11
 ZSTD = 4
 MAGIC_SEEN_BYTES = MAGIC_AT + 1
 LENGTH_MIN = 14
-"""Smallest length of any format: what is shorter is no batch, whatever its magic says."""
+"""Smallest length of any format: anything shorter is not a batch, whatever its magic says."""
 
 
 @kernel

@@ -80,4 +80,4 @@ BATCH = np.dtype(
         ("codec", "i2"),
     ]
 )
-"""One walked batch; `position` is that in the buffer it was walked in."""
+"""One walked batch; `position` is in the buffer that was walked."""

@@ -1,6 +1,6 @@
-"""Keys as people give them: as hexadecimal bytes, or a file with one per line; the way back from `shown.py`.
+"""Keys as people give them: as hexadecimal bytes, or a file with one per line; the reverse of `shown.py`.
 
-What is no key is refused by the option and the line that it stands in.
+An error names the option and the line of what is not a key.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from headstone.errors import UsageError
 
 
 def keys_in(option: str, path: Path) -> Iterator[bytes]:
-    """One per line, as text or, as other verbs show bytes that are none, as {"hex": "..."}."""
+    """One per line, as text or, where other verbs show bytes that are not text, as {"hex": "..."}."""
     try:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:

@@ -1,4 +1,4 @@
-"""Batches and records one by one, with every field that is on the disk: what one looks at when counts do not explain.
+"""Batches and records one by one, with every field on disk: for looking at a log when counts do not explain.
 
 For people and for comparison with Kafka's own dump; Python objects, so not for volume. Checksums are verified.
 """
@@ -47,8 +47,8 @@ class RecordEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchEntry:
-    """One batch. `control` is None for data; EMPTIED is a marker that lost its record. `records` is None if not asked for, and
-    fewer than `count` where only some were."""
+    """One batch. `control` is None for data; EMPTIED is a marker that lost its record. `records` is None if not requested, and
+    fewer than `count` if only some were."""
 
     file: str
     position: int
@@ -111,14 +111,14 @@ class BatchEntry:
 
 
 def _time(time_ms: int) -> str:
-    """As the log has it, and as a person reads it; a record may have none."""
+    """As in the log, and as a person reads it; a record may have none."""
     return f"{time_ms} ({units.moment(time_ms)})" if time_ms >= 0 else "none"
 
 
 def list_batches(
     file: SegmentFile, *, with_records: bool, offset_start: int = 0, offset_end: int = NO_LIMIT
 ) -> Iterator[BatchEntry]:
-    """Those with an offset in [offset_start, offset_end), and of their records only those in it."""
+    """Batches with an offset in [offset_start, offset_end), with only those of their records that lie in it."""
     reader, payloads = ChunkReader(), Payloads()
     with open_ranges(file.path, file.access, size=file.size) as ranges:
         for table in walk_segment(file.path, base=file.base, with_crc=True, access=file.access, size=file.size):

@@ -1,6 +1,6 @@
-"""Owner and mode of new files: those of what they replace, so that a broker that runs as another user can go on with them.
+"""Owner and mode of new files: those of the files they replace, so that a broker that runs as another user can use them.
 
-Only root may give files away; who may not is stopped before anything is written. Knows nothing of what the files hold.
+Only root may give files away; other users are stopped before anything is written. Does not know what the files hold.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def take_after(path: Path, model: Path) -> None:
 
 
 def refuse_foreign(log_dir: Path) -> None:
-    """Files that this user would leave behind in another user's directory might be closed to its broker."""
+    """Files that this user creates in another user's directory might be unreadable for its broker."""
     owner = log_dir.stat().st_uid
     if os.geteuid() not in (ROOT, owner):
         raise UsageError(

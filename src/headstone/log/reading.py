@@ -1,7 +1,8 @@
 """Reads segment files: a header walk over the whole file, and chunks of whole batches with their bytes.
 
-Owns the messages for what can be wrong with a `.log` file. A walk maps a local file and touches only headers; an object it
-reads window by window. A chunk is read into memory, its checksums verified. Memory is bounded by the chunk, never by the file.
+Owns the messages for everything that can be wrong with a `.log` file. A walk maps a local file and touches only headers; it
+reads an object window by window. A chunk is read into memory, its checksums verified. Memory is bounded by the chunk, never by
+the file.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ def corrupt(
 
 
 def corrupt_record(path: str, batch: Any, code: int, record: int) -> CorruptLog:
-    """A batch whose header and checksum are right, but whose records are not; `position` is that in the file."""
+    """A batch whose header and checksum are right, but whose records are not; `position` is in the file."""
     text, advice = FOUND[code]
     return CorruptLog(
         file=path,
@@ -112,7 +113,7 @@ def corrupt_record(path: str, batch: Any, code: int, record: int) -> CorruptLog:
 
 
 def with_loss(error: CorruptLog, files: Sequence[SegmentFile]) -> CorruptLog:
-    """The error with what recovery would cost: a broker cuts the log at the first bad batch, and what is behind is gone."""
+    """The error with what recovery would cost: a broker cuts the log at the first bad batch and loses everything after it."""
     numbers = [number for number, file in enumerate(files) if file.path == error.file]
     if error.advice != RECOVER or not numbers:
         return error
@@ -136,10 +137,10 @@ def walk_segment(
     access: Access = FROM_ENVIRONMENT,
     size: int | None = None,
 ) -> Iterator[Batches]:
-    """Tables of the batches of one file, in order; each table is valid until the next one is asked for.
+    """Tables of the batches of one file, in order; each table is valid until the next one is requested.
 
-    previous is the last offset before this segment, if it is known to be above base - 1. size: as it was listed; what was
-    appended since is not looked at, and an object costs a request less.
+    previous is the last offset before this segment, if it is known to be above base - 1. size: as it was listed; later appends
+    are not looked at, and an object costs one request less.
     """
     previous = base - 1 if previous is None else max(previous, base - 1)
     if is_remote(path):
@@ -153,7 +154,7 @@ def walk_segment(
 
 
 def whole_batches_end(file: SegmentFile) -> int:
-    """Where the last batch ends that is there as a whole. What is behind it, somebody may be writing just now."""
+    """Where the last complete batch ends. What follows may just be being written."""
     end = 0
     for table in _walk_file(file.path, file.base - 1, False, file.size, may_be_torn=True):
         end = int(table[-1]["position"]) + int(table[-1]["size"])
@@ -193,15 +194,15 @@ def _walk_object(opened: Ranges, previous: int, with_crc: bool) -> Iterator[Batc
 
 
 def chunks_of_object(file: SegmentFile) -> Iterator[Chunk]:
-    """All batches with their bytes, checksums verified, for whoever needs no survey: the object is read once.
+    """All batches with their bytes, checksums verified, for callers that need no survey: the object is read once.
 
-    Each chunk is valid until the next one is asked for."""
+    Each chunk is valid until the next one is requested."""
     with open_ranges(file.path, file.access, size=file.size) as ranges:
         yield from _windows(ranges, file.base - 1, with_crc=True)
 
 
 def _windows(ranges: Ranges, previous: int, with_crc: bool) -> Iterator[Chunk]:
-    """Window after window, each beginning with the batch that the last one cut off; one that is longer gets a longer window."""
+    """Window after window, each beginning with the batch that the last one cut off; a longer batch gets a longer window."""
     table = np.zeros(TABLE_ROWS, dtype=BATCH)
     buffer = np.zeros(0, dtype=np.uint8)
     start, size = 0, WINDOW_BYTES
@@ -227,7 +228,7 @@ def _windows(ranges: Ranges, previous: int, with_crc: bool) -> Iterator[Chunk]:
 
 
 def _batch_bytes(data: Bytes) -> int:
-    """What the header in front says, or as much of a batch as must be seen to know it."""
+    """The batch's length from its header, or as many bytes as are needed to know it."""
     if data.size < LOG_OVERHEAD:
         return LOG_OVERHEAD
     return int.from_bytes(data[LENGTH_AT:LOG_OVERHEAD].tobytes(), "big", signed=True) + LOG_OVERHEAD
@@ -257,7 +258,7 @@ def next_offset(path: str, base: int, access: Access = FROM_ENVIRONMENT) -> int:
 
 @dataclass(slots=True, kw_only=True)
 class Chunk:
-    """Whole batches of one file: `batches` positions are those in `data`; `position` is that of data[0] in the file."""
+    """Whole batches of one file: `batches` positions are in `data`; `position` is that of data[0] in the file."""
 
     path: str
     position: int
@@ -305,7 +306,7 @@ def _shorter(path: str, position: int) -> CorruptLog:
 
 
 def chunk_of(path: str, content: bytes | memoryview, *, checksums: bool = True) -> Chunk:
-    """Whole batches that are in memory already. `checksums` False: somebody has verified one of all of them."""
+    """Whole batches that are in memory already. `checksums` False: a checksum of the whole was verified."""
     data = np.frombuffer(content, dtype=np.uint8)
     batches = np.zeros(data.size // HEADER_BYTES + 1, dtype=BATCH)
     count, walked, error = kernels.walk(data, 0, data.size, -1, checksums, PAYLOAD_BYTES_MAX, batches)
@@ -315,7 +316,7 @@ def chunk_of(path: str, content: bytes | memoryview, *, checksums: bool = True) 
 
 
 def batch_at(file: SegmentFile, position: int) -> Chunk:
-    """One batch, which begins there; its positions are those in the chunk."""
+    """One batch, which begins there; its positions are in the chunk."""
 
     def read(size: int) -> bytes:
         content = np.zeros(size, dtype=np.uint8)
@@ -328,16 +329,16 @@ def batch_at(file: SegmentFile, position: int) -> Chunk:
 
 
 class Payloads:
-    """The record sections of chosen batches of a chunk, decompressed into one reused arena where they need it."""
+    """The record sections of chosen batches of a chunk, decompressed where needed into one reused arena."""
 
     def __init__(self) -> None:
         self._arena = np.zeros(0, dtype=np.uint8)
 
     def runs(self, chunk: Chunk, chosen: Ints) -> Iterator[tuple[Ints, Bytes, Ints, Ints]]:
-        """(some of chosen, data, starts, ends) until all had their turn; each is valid until the next is asked for.
+        """(some of chosen, data, starts, ends) until all are done; each is valid until the next is requested.
 
-        Plain batches stay where they are if all are plain. Others come in runs of about ARENA_BYTES: a chunk of a few
-        megabytes may hold any number of batches that each expand to the largest size allowed.
+        Plain batches stay where they are if all are plain. Others come in runs of about ARENA_BYTES: a chunk of a few megabytes
+        may hold any number of batches that each expand to the largest size allowed.
         """
         batches = chunk.batches
         starts = batches["position"][chosen] + HEADER_BYTES

@@ -1,7 +1,7 @@
-"""Temporary directories that do not pile up: whoever makes one removes those that killed processes have left behind.
+"""Temporary directories that do not pile up: making one also removes those that killed processes have left behind.
 
-A directory is in use as long as somebody holds the lock on its lock file, which the system gives up with the process,
-however that ends. One without a lock file is just being made, or not ours.
+A directory is in use while its lock file is locked; the system releases the lock when the process ends, however it ends. A
+directory without a lock file is just being made, or not ours.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ def scratch_directory(purpose: str) -> Iterator[Path]:
     try:
         with (made / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            (made / "lock").rename(made / LOCK)  # locked before anybody looks for it
+            (made / "lock").rename(made / LOCK)  # locked before any other process looks for it
             inside = made / WORK
             inside.mkdir()
             try:
                 yield inside
             finally:
-                shutil.rmtree(inside, ignore_errors=True)  # the lock file goes last, or nobody would sweep the rest
+                shutil.rmtree(inside, ignore_errors=True)  # the lock file goes last, or the rest would never be swept
     finally:
         shutil.rmtree(made, ignore_errors=True)
 
@@ -44,4 +44,4 @@ def _sweep(prefix: str) -> None:
                 shutil.rmtree(left / WORK, ignore_errors=True)
                 shutil.rmtree(left, ignore_errors=True)
         except OSError:
-            continue  # in use, somebody else's, or gone meanwhile
+            continue  # in use, another user's, or gone meanwhile

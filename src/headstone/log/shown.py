@@ -1,13 +1,13 @@
-"""What others wrote, as it is shown: keys, values and headers as text where they are text; names without control codes.
+"""How foreign content is shown: keys, values and headers as text where they are text; names without control codes.
 
-The one place that decides so, for documents, lines and pages.
+The one place that decides this, for documents, lines and pages.
 """
 
 from __future__ import annotations
 
 
 def shown_bytes(content: bytes | None) -> str | dict[str, str] | None:
-    """As text when it is UTF-8, else as {"hex": ...}."""
+    """As text if it is UTF-8, else as {"hex": ...}."""
     if content is None:
         return None
     try:
@@ -17,7 +17,7 @@ def shown_bytes(content: bytes | None) -> str | dict[str, str] | None:
 
 
 def visible(text: str) -> str:
-    """One line that moves no cursor, rings no bell and turns no direction: what is not printable is written as an escape."""
+    """One line that moves no cursor, rings no bell and changes no direction: unprintable characters become escapes."""
     return "".join(character if character.isprintable() else _escaped(character) for character in text)
 
 

@@ -1,6 +1,6 @@
 """Producer snapshots: `<offset>.snapshot` holds the producer state of everything below that offset.
 
-Owns the layout and the checksum. What the state means is `retention/producers.py`.
+Owns the layout and the checksum. `retention/producers.py` knows what the state means.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The crash-safe swap of a partition's old segments for new ones, in Kafka's own steps, and its recovery.
 
-New files wait as `.cleaned`; all are renamed to `.swap` highest base first, and the last of these renames commits the
-whole log at once, because recovery throws away every `.swap` at or above the smallest `.cleaned`. Then old files become
-`.deleted` and `.swap` is stripped. A broker that starts on any state in between finishes it in the same way.
+New files wait as `.cleaned`; all are renamed to `.swap` highest base first. The last of these renames commits the whole log at
+once, because recovery throws away every `.swap` at or above the smallest `.cleaned`. Then old files become `.deleted` and
+`.swap` is stripped. A broker that starts on any state in between finishes it in the same way.
 
-What one step relies on is synced before the next begins: a power loss may undo renames that were not, in any order.
+What one step relies on is synced before the next begins: a power loss may undo unsynced renames, in any order.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class _File:
 
 
 def recover(directory: Path) -> list[str]:
-    """Finishes or undoes an interrupted swap as a starting broker does; what was done, one line each."""
+    """Finishes or undoes an interrupted swap as a starting broker does; returns what was done, one line each."""
     done: list[str] = []
     _remove(directory, _left_of_deleted(directory), done)
     if done:
-        sync_directory(directory)  # without their `.log` nobody would know that they may go
+        sync_directory(directory)  # without their `.log` nothing would show that they may go
     _remove(directory, [file for file in _files(directory) if file.stage == DELETED], done)
     cleaned = [file for file in _files(directory) if file.stage == CLEANED]
     if cleaned:
@@ -67,8 +67,8 @@ def recover(directory: Path) -> list[str]:
 
 
 def _strip(directory: Path, swaps: Sequence[_File]) -> None:
-    """Takes `.swap` off, highest base first. Recovery deletes what lies in the range of the `.log.swap` that are left: so none
-    of the segments and indexes that have their names already may lie there, whatever a power loss undoes."""
+    """Takes `.swap` off, highest base first. Recovery deletes everything in the range of the `.log.swap` that are left. So no
+    segment or index that already has its final name may lie there, whatever a power loss undoes."""
     for file in sorted(swaps, key=lambda file: (file.suffix != LOG, *_swap_order(file))):
         _rename(file.path, file.path.with_name(numbered(file.offset, file.suffix)))
         if file.suffix == LOG:
@@ -78,7 +78,7 @@ def _strip(directory: Path, swaps: Sequence[_File]) -> None:
 def _left_of_deleted(directory: Path) -> list[_File]:
     """Index files of segments that were being deleted: their `.log` has its new name already.
 
-    They go before it does. Others whose `.log` is gone tell that a segment was lost: they stay, for somebody to see.
+    They go before it does. Other indexes without a `.log` show that a segment was lost: they stay, for a person to see.
     """
     files = _files(directory)
     logs = [file for file in files if file.suffix == LOG]
@@ -93,7 +93,7 @@ def replace_segments(
 ) -> None:
     """Swaps the `.cleaned` segments named by new_bases in for the old ones. All `.cleaned` files are on disk already.
 
-    Stale snapshots go first: a log without them is right too, and no recovery would find those behind its last batch.
+    Stale snapshots go first: a log without them is right too, and no recovery would find those after its last batch.
     """
     cleaned = [file for file in _files(directory) if file.stage == CLEANED]
     old = set(old_bases)
@@ -118,10 +118,10 @@ def replace_segments(
 
 
 def remove_segments(directory: Path, bases: Sequence[int]) -> None:
-    """Takes whole segments away, oldest first, as retention does.
+    """Removes whole segments, oldest first, as retention does.
 
-    Each `.log` goes before anything else of it, and before the next one: what is left of a power loss is a log that begins
-    later, and never one with a gap, or with data whose aborted transactions nobody knows."""
+    Each `.log` goes before its other files, and before the next one. So a power loss leaves a log that begins later, but never
+    one with a gap, or with data whose aborted transactions are unknown."""
     wanted = set(bases)
     gone = [file for file in _files(directory) if file.offset in wanted and file.stage == ""]
     for file in sorted(gone, key=lambda file: (file.suffix != LOG, file.offset)):
@@ -133,10 +133,10 @@ def remove_segments(directory: Path, bases: Sequence[int]) -> None:
 
 
 def uncovered_base(new: Sequence[tuple[int, int]], old_bases: Sequence[int]) -> int | None:
-    """The base at which an empty segment must stand so that recovery's range covers every old segment, if one must.
+    """The base at which an empty segment must stand so that recovery's range covers every old segment, or None.
 
-    new is (base, next offset) of each output. Recovery deletes old files below the largest next offset only; where the
-    last batches of the range vanished, an old segment would be left behind after a crash.
+    new is (base, next offset) of each output. Recovery deletes old files below the largest next offset only. If the last
+    batches of the range vanished, an old segment would be left behind after a crash.
     """
     end = max(next_offset for _, next_offset in new)
     last = max(old_bases)

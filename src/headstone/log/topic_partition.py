@@ -1,7 +1,7 @@
-"""The name of a partition, one for the whole house: topic and number.
+"""The name of a partition, the same everywhere in this package: topic and number.
 
-In texts and in JSON it is written as Kafka names the partition's directory, `orders-0`. Offsets of the
-checkpoint files are kept by it. Knows nothing of where the partition's bytes are: that is a `PartitionDir`, or extents.
+In texts and in JSON it is written as Kafka names the partition's directory, `orders-0`. Checkpoint files keep their offsets by
+it. Does not know where the partition's bytes are: that is a `PartitionDir`, or extents.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from dataclasses import Field, asdict
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 TOPIC_NAME = re.compile(r"(?!\.{1,2}\Z)[a-zA-Z0-9._-]{1,249}")
-"""Kafka's own rule, for the whole of a name. Such a name stays in the directory in which its folder is made."""
+"""Kafka's own rule, for a whole name. Such a name stays in the directory in which its folder is made."""
 TOPIC_NAME_RULE = "up to 249 letters, digits, dots, underscores and hyphens, and not . or .."
 
 
 class TopicPartition(NamedTuple):
+    """As text `orders-0`."""
+
     topic: str
     number: int
 
@@ -33,5 +35,5 @@ class Partitioned(Protocol):
 
 
 def partition_row(value: Partitioned) -> dict[str, Any]:
-    """Its fields as JSON has them, with the partition by its name."""
+    """Its fields as in JSON, with the partition by its name."""
     return {**asdict(value), "partition": str(value.partition)}

@@ -1,7 +1,7 @@
 """From what the tasks of an audit found to its outcome: the judgement of each partition, forecast, proofs of keys.
 
-A judgement is made here only: people are told it as part of an outcome, the guard makes verdicts of it
-(`guard/verification/verdicts.py`). Adds up shares and asks `divergence/` what it means; reads nothing.
+Judgements are made only here: people get them as part of an outcome, the guard turns them into verdicts
+(`guard/verification/verdicts.py`). Adds up shares and asks `divergence/` what they mean; reads nothing.
 """
 
 from __future__ import annotations
@@ -20,21 +20,22 @@ ABSENT = "absent"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """What one partition's audit came to."""
+    """The result of one partition's audit."""
 
     audited: PartitionAudit
     findings: tuple[Finding, ...]
     problems: tuple[str, ...]
-    """Why it could not be compared, or not all of it."""
+    """Why all or part of it could not be compared."""
     different: str | None
-    """Why these are not replicas of one partition: findings about them would mean nothing, and nothing is advised."""
+    """Why these are not replicas of one partition. Findings about them would mean nothing, so none are advised on."""
     incomplete: str | None
-    """Why no replica that was read is known to be right, whichever it is."""
+    """Why it is unknown which of the replicas read is right, if any."""
     uncompared: Mapping[str, str]
-    """Replicas that were compared with no other, and why: nothing is known of them, or not yet."""
+    """Replicas that were compared with no other, and why: nothing is known about them, or not yet."""
 
 
 def judgement_of(audited: PartitionAudit) -> Judgement:
+    """If these are different logs, it has no findings."""
     different = audited.different or different_contents(_pairs(audited))
     problems = tuple(problem for problem in audited.problems if problem != audited.different)
     unexplained = None if different is not None else _unexplained(audited)
@@ -48,7 +49,7 @@ def judgement_of(audited: PartitionAudit) -> Judgement:
 def outcome_of(
     judgements: Sequence[Judgement], wanted: Sequence[bytes], *, run: AuditRun, delete_retention_ms: int
 ) -> AuditOutcome:
-    """wanted: keys to prove. The run's clock and delete.retention.ms are for the forecast."""
+    """`wanted`: keys to prove. The forecast uses the run's clock and delete.retention.ms."""
     partitions = (
         _partition_outcome(judgement, now_ms=run.time_ms, delete_retention_ms=delete_retention_ms)
         for judgement in judgements
@@ -82,7 +83,7 @@ def _unexplained(audited: PartitionAudit) -> str | None:
 
 
 def _pairs(audited: PartitionAudit) -> dict[Pair, tuple[int, int]]:
-    """Over all shares of the keys."""
+    """Added up over all shares of the keys."""
     pairs: dict[Pair, tuple[int, int]] = {}
     for result in audited.results:
         for names, (common, differing) in result.compared.pairs.items():
@@ -92,7 +93,7 @@ def _pairs(audited: PartitionAudit) -> dict[Pair, tuple[int, int]]:
 
 
 def _replicas(audited: PartitionAudit) -> tuple[AuditedReplica, ...]:
-    """Live keys are counted by share, all else once."""
+    """Live keys are counted by share, everything else once."""
     first = audited.results[0]
     first_dirty = {replica.name: replica.first_dirty for replica in audited.replicas}
     replicas = []

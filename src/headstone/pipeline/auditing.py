@@ -1,6 +1,6 @@
 """The audit of log directories: reads every replica of a partition in one task, compares, and names what was found.
 
-Digests are compared where they are made; only findings travel. Of a partition with more records than fit, the rows lie in
+Digests are compared where they are made; only findings travel. If a partition has more records than fit, the rows go into
 temporary files by shares of the keys, and one share is compared after the other. The verb `audit` calls this.
 """
 
@@ -53,19 +53,19 @@ TOO_FEW = "nothing could be compared: fewer than two replicas could be read"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
-    """One replica of one partition: where it is, and what its headers tell."""
+    """One replica of one partition: where it is, and what its headers say."""
 
     name: str
     directory: PartitionDir
     survey: PartitionSurvey
     high_watermark: int | None
     first_dirty: int | None
-    """The cleaner checkpoint; None if there is none, as over the wire."""
+    """The cleaner checkpoint; None if there is none, as when read over the wire."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """Exact, of one replica."""
+    """Exact counts of one replica."""
 
     records: int = 0
     live_keys: int = 0
@@ -93,9 +93,9 @@ class ShareResult:
     counts: tuple[Counts, ...]
     below: int
     keys: Mapping[tuple[int, int], bytes]
-    """Of the differences, by their digests."""
+    """Keys of the differences, by their digests."""
     keyed: frozenset[str]
-    """Replicas that have records with keys, replicated for sure."""
+    """Replicas that have records with keys that are certainly replicated."""
     proofs: tuple[tuple[bytes, Mapping[str, str]], ...] = ()
 
 
@@ -113,16 +113,16 @@ class PartitionAudit:
     replicas: tuple[Replica, ...] = ()
     results: tuple[ShareResult, ...] = ()
     problems: tuple[str, ...] = ()
-    """Why it could not be compared, or not all of it."""
+    """Why all or part of it could not be compared."""
     unread: tuple[str, ...] = ()
-    """Replicas that could not be read: nothing is known of them."""
+    """Replicas that could not be read: nothing is known about them."""
     brokers: Mapping[str, int | None] = field(default_factory=dict)
-    """Of all replicas, also those that could not be read: by its name, if that is a number, or by what its log directory says;
-    None if nothing does."""
+    """For all replicas, including unreadable ones: from the replica's name, if that is a number, or from its log directory;
+    None if neither says."""
     producers: Mapping[str, tuple[ProducerSaid, ...]] = field(default_factory=dict)
-    """By replica, where it was asked: what its broker says of producers."""
+    """By replica, if it was asked: what its broker says about producers."""
     different: str | None = None
-    """Why these are logs of different partitions, by their ids: then nothing was compared."""
+    """Why, by their ids, these are logs of different partitions: then nothing was compared."""
 
 
 Groups = Mapping[str, Sequence[tuple[str, PartitionDir]]]
@@ -130,7 +130,7 @@ Groups = Mapping[str, Sequence[tuple[str, PartitionDir]]]
 
 
 def audit_by(runner: Runner, groups: Groups, *, wanted: Sequence[bytes] = ()) -> tuple[PartitionAudit, ...]:
-    """By an engine that suits their size. wanted: keys to prove."""
+    """With an engine that suits their size. `wanted`: keys to prove."""
     size = bytes_of([directory for members in groups.values() for _, directory in members])
     with runner.engine(size) as engine, runner.progress() as progress:
         engine.begin()
@@ -140,7 +140,7 @@ def audit_by(runner: Runner, groups: Groups, *, wanted: Sequence[bytes] = ()) ->
 def audit(
     groups: Groups, engine: Engine, *, wanted: Sequence[bytes] = (), board: Board | None = None
 ) -> tuple[PartitionAudit, ...]:
-    """wanted: keys to prove."""
+    """`wanted`: keys to prove."""
     hash_key = HashKey.random()
     directories = [directory for _, members in sorted(groups.items()) for _, directory in members]
     surveys = dict(zip(directories, survey_each(directories, engine), strict=True))
@@ -168,7 +168,7 @@ def _before_reading(
     members: Sequence[tuple[str, PartitionDir]],
     surveys: Mapping[PartitionDir, Surveyed | Exception],
 ) -> PartitionAudit:
-    """What ids and headers tell, and why the records are not to be compared, if they are not."""
+    """What ids and headers say, and why the records must not be compared, if so."""
     different = ids_differ(members)
     replicas, unread = _surveyed(members, surveys)
     problems = [f"{name}: {why}" for name, why in unread.items()]
@@ -213,8 +213,8 @@ def findings_of(audited: PartitionAudit) -> list[Finding]:
 
 
 def uncompared(shares: Sequence[ShareResult]) -> dict[str, str]:
-    """Replicas that were compared with no other one, and why, if they have something: of all if only one has anything that is
-    replicated for sure; and those of which no key and no offset could be set against another's."""
+    """Replicas that were compared with no other one, and why. All of them if fewer than two have anything certainly replicated;
+    otherwise those whose keys and offsets could not be compared with another's."""
     if not shares:
         return {}
     facts = shares[0].facts
@@ -237,7 +237,7 @@ def uncompared(shares: Sequence[ShareResult]) -> dict[str, str]:
 def _surveyed(
     members: Sequence[tuple[str, PartitionDir]], surveys: Mapping[PartitionDir, Surveyed | Exception]
 ) -> tuple[tuple[Replica, ...], dict[str, str]]:
-    """The replicas, and why the others could not be read."""
+    """The readable replicas, and why the others could not be read."""
     replicas: list[Replica] = []
     unread: dict[str, str] = {}
     for name, directory in members:
@@ -267,7 +267,7 @@ def _shares(replicas: tuple[Replica, ...]) -> int:
 
 
 def audit_partition(work: AuditWork, meter: Meter) -> TaskResult:
-    """All replicas of one partition, share by share. One that can't be read is left out, and the others are compared."""
+    """All replicas of one partition, share by share. An unreadable one is left out, and the others are compared."""
     unread: dict[str, str] = {}
     with ExitStack() as files:
         read = []
@@ -310,7 +310,7 @@ def _digest(key: bytes, hash_key: HashKey) -> Any:
 
 
 def _state(replica: ReplicaRows, low: int, high: int) -> str:
-    """By its own last stable offset, as a consumer of this replica sees it."""
+    """Uses its own last stable offset, as a consumer of this replica would."""
     rows = replica.of_key(low, high)
     shown = rows[(rows["role"] != ABORTED) & (rows["role"] != OPEN) & (rows["offset"] < replica.facts.lso)]
     if not shown.size:
@@ -322,7 +322,7 @@ def _state(replica: ReplicaRows, low: int, high: int) -> str:
 
 
 def _key_of(replicas: dict[str, Replica], difference: Difference) -> bytes:
-    """Read again from where it was found."""
+    """Reads the key again from where it was found."""
     name, file, position = difference.place
     segment = replicas[name].survey.segments[file].file
     chunk = batch_at(segment, position)
@@ -377,7 +377,7 @@ def _markers(batches: Any) -> Any:
 
 
 def _spans(batches: Any, data: Any) -> Any:
-    """data: which of the batches are no control batches."""
+    """`data`: which of the batches are not control batches."""
     span = np.zeros(batches.size, dtype=SPAN)
     span["base"], span["last"] = batches["base_offset"], batches["last_offset"]
     span["producer_id"] = np.where(data, batches["producer_id"], -1)

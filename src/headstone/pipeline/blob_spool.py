@@ -1,6 +1,6 @@
-"""Blobs that a stage has made and a later one will read, on disk meanwhile: what a shuffle holds is not what memory must hold.
+"""Keeps blobs on disk from the stage that makes them until the one that reads them, so that a shuffle need not fit in memory.
 
-One file without a name, which the system removes with the process, however that ends. Threads may share it.
+One file without a name, which the system removes when the process ends, however it ends. Threads may share it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Place(NamedTuple):
 
 
 class BlobSpool:
-    """A context manager: what is in it is gone behind it."""
+    """A context manager: its content is gone at the end."""
 
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile(prefix="headstone-blobs-")  # noqa: SIM115 - closed by __exit__
@@ -36,7 +36,7 @@ class BlobSpool:
         self._file.close()
 
     def put(self, blobs: Sequence[bytes]) -> list[Place]:
-        """Where each of them is."""
+        """Returns where each of them is."""
         with self._lock:
             start = self._file.seek(0, os.SEEK_END)
             self._file.writelines(blobs)

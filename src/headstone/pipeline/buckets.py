@@ -1,7 +1,7 @@
 """What crosses the shuffle: 24-byte index entries one way, survivors back. Layouts and their compiled loops.
 
 An entry is a key digest and a word: the record's ordinal and, in the top byte, its state. A survivor is four bytes, or a word
-in a group of very many records. Keys and values never cross.
+in a group with very many records. Keys and values never cross.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _scatter(rows: Any, count: Any, ends: Any, out: Any) -> None:
 def survivors(
     digests: Digests, dirty: npt.NDArray[np.bool_], ordinals: npt.NDArray[np.int64], states: npt.NDArray[np.uint8], record: int
 ) -> tuple[Rows, int]:  # fmt: skip
-    """Rows of what is still in the race, newest first, plus what needs no race; and the tombstones superseded here.
+    """Rows that may still survive, newest first, and those that certainly do; and the tombstones superseded here.
 
     `record` is the ordinal of the first of `states`."""
     out = np.zeros((states.size, 3), dtype=np.uint64)
@@ -87,7 +87,7 @@ def survivors(
 
 
 def split(parts: Sequence[Rows], count: int) -> list[bytes]:
-    """Rows by bucket, order kept."""
+    """Rows by bucket, in the same order."""
     rows = np.concatenate([np.zeros((0, 3), np.uint64), *parts])
     out = np.zeros_like(rows)
     ends = np.zeros(count, dtype=np.int64)

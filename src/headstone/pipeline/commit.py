@@ -1,7 +1,7 @@
 """Puts finished outputs in place on a disk: a swap inside a partition directory, or a new log directory. Driver only.
 
-Up to here nothing but work files exists; from here on every step may be the last one before a crash. What a sink needs to know
-of a finished partition is here too, wherever its new log goes (`new_objects.py`: into an object store).
+Before this there are only work files; from here on every step may be the last one before a crash. Also has what a sink needs to
+know about a finished partition, wherever its new log goes (`new_objects.py`: into an object store).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from headstone.storage.uploads import copy_whole, write_whole
 WORK_PREFIX = ".headstone-w"
 """The letter keeps a name of digits from looking like a partition."""
 REMOVALS_MAX = 8
-"""Tries to remove a work directory; 2.5 s in all."""
+"""Attempts to remove a work directory; 2.5 s in all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ class Finished:
 
     @property
     def outputs_with_source(self) -> list[tuple[OutputSegment, int]]:
-        """Beside each the base of the first old segment of its group."""
+        """Each with the base of the first old segment of its group."""
         return [(output, group.outputs[0].base) for group in self.groups for output in group.outputs]
 
     @property
@@ -85,14 +85,14 @@ class Finished:
 
     @property
     def rewritten(self) -> range:
-        """Offsets whose producer snapshots go with the old segments, wherever a broker took them: to one from inside a
-        transaction it is open, and what follows would be plain data of it, or its marker would be gone."""
+        """Offsets whose producer snapshots go with the old segments, wherever a broker took them. For a snapshot from inside a
+        transaction, that transaction is open: what follows would be plain data in it, or its marker would be gone."""
         bases = self.rewritten_bases
         return range(bases[0], self.carried[0].base) if bases else range(0)
 
     @property
     def carried(self) -> list[SegmentSurvey]:
-        """The segments that stay as they are: rewritten are the oldest."""
+        """The segments that stay as they are; the oldest ones are rewritten."""
         return list(self.candidate.survey.segments[len(self.rewritten_bases) :])
 
     @property
@@ -102,7 +102,7 @@ class Finished:
 
 
 def deleted_by_retention(done: Finished) -> list[int]:
-    """Bases that compact,delete or the log start offset take away after the rewrite."""
+    """Bases of segments that compact,delete or the log start offset removes after the rewrite."""
     survey = done.candidate.survey
     segments = [
         RetainedSegment(
@@ -144,7 +144,7 @@ def commit_in_place(done: Finished) -> int:
     gone = deleted_by_retention(done)
     if gone:
         if len(gone) == len(done.bases):
-            # By a swap of its own: after a crash, indexes alone would tell of a segment that was lost.
+            # In a swap of its own: after a crash, indexes alone would look like a lost segment.
             _empty_segment(directory, done.candidate.survey.log_end, CLEANED, done.candidate.survey.active.file.path)
             replace_segments(
                 directory, new_bases=[done.candidate.survey.log_end], old_bases=[], stale_snapshots=range(0)
@@ -156,7 +156,7 @@ def commit_in_place(done: Finished) -> int:
 def commit_to(out: Path, done: Finished, work_dir: Path) -> int:
     """Completes the partition's folder in the work directory and renames it into `out`: it appears whole or not at all.
 
-    A sign in it says that the checkpoints may lack it, until the caller takes it away."""
+    A marker file in it says that the checkpoints may lack it, until the caller removes the file."""
     directory = done.candidate.directory
     for output, base in done.outputs_with_source:
         for suffix in output.suffixes:
@@ -192,7 +192,7 @@ class CheckpointBook:
         self._changed: set[str] = set()
 
     def put(self, file: str, partition: TopicPartition, offset: int | None) -> None:
-        """None takes the entry away."""
+        """None removes the entry."""
         if file not in self._offsets:
             self._offsets[file] = dict(checkpoints.read_offsets(self._log_dir / file))
         offsets = self._offsets[file]
@@ -228,8 +228,8 @@ def note_new(book: CheckpointBook, done: Finished, start: int) -> None:
 
 
 def _log_start_entry(done: Finished, start: int) -> int | None:
-    """As a broker has it: an entry where log start is not the first segment's base. It lies above where records of that
-    segment were deleted, and below where older segments are in remote storage."""
+    """As a broker has it: an entry if log start is not the first segment's base. It lies above that base if records of the
+    segment were deleted, and below it if older segments are in remote storage."""
     entry = done.candidate.log_start_entry
     if entry is not None and entry < done.candidate.survey.segments[0].base:
         return entry
@@ -280,20 +280,20 @@ def _empty_segment(directory: Path, base: int, stage: str, model: str) -> None:
 
 
 def carried_files(done: Finished) -> list[Place]:
-    """Of the segments that stay as they are."""
+    """Files of the segments that stay as they are."""
     names = [numbered(segment.base, suffix) for segment in done.carried for suffix in SEGMENT_SUFFIXES]
     files = (done.candidate.directory.path / name for name in names)
     return [file for file in files if file.exists()]
 
 
 def carried_sizes(done: Finished) -> dict[str, int]:
-    """Of their logs, by name. What a running broker has appended since the survey is not part of this moment, and nobody has
-    checked it."""
+    """Sizes of their logs, by name. What a running broker has appended since the survey is not part of this moment, and was not
+    checked."""
     return {numbered(segment.base, LOG): segment.size for segment in done.carried}
 
 
 def accompanying_files(done: Finished) -> list[Place]:
-    """What else belongs to the partition afterwards: epochs, its topic's id, and the snapshots of what was not rewritten."""
+    """Other files that belong to the partition afterwards: epochs, topic id, and snapshots of what was not rewritten."""
     snapshots = {*(segment.base for segment in done.carried), done.candidate.survey.log_end}
     names = [checkpoints.LEADER_EPOCHS, checkpoints.PARTITION_METADATA]
     names += [numbered(offset, SNAPSHOT) for offset in sorted(snapshots)]
@@ -307,14 +307,14 @@ def copy_owned(source: Place, target: Path, *, size: int | None = None) -> None:
 
 
 def own_as(path: Path, model: Place) -> None:
-    """An object has no owner that a file could take over."""
+    """If the model is an object, there is no owner to copy."""
     if isinstance(model, Path):
         take_after(path, model)
 
 
 def copy_broker_files(sources: Sequence[Place], out: Path, *, clean: bool) -> None:
-    """What a broker looks for in its log directory beside partitions: without meta.properties it does not start, and the sign
-    of a clean stop comes last."""
+    """What a broker expects in its log directory beside partitions: without meta.properties it does not start. The sign of a
+    clean stop comes last."""
     for source in sources:
         for name in (
             checkpoints.BOOTSTRAP,
@@ -329,9 +329,9 @@ def copy_broker_files(sources: Sequence[Place], out: Path, *, clean: bool) -> No
 
 
 def is_clean_with(out: Path, sources: Sequence[Place], *, own: Collection[str]) -> bool:
-    """Whether all that `out` will hold comes from brokers that stopped cleanly; its sign is taken back if not.
+    """Whether everything that `out` will hold comes from brokers that stopped cleanly; if not, removes its clean-stop file.
 
-    own: folders that an earlier run of the same command has made of these sources."""
+    `own`: folders that an earlier run of the same command has made from these sources."""
     empty = not any(child.is_dir() and child.name not in own for child in out.iterdir())
     clean = all(map(was_stopped_cleanly, sources)) and (empty or was_stopped_cleanly(out))
     if not clean and was_stopped_cleanly(out):
@@ -340,7 +340,7 @@ def is_clean_with(out: Path, sources: Sequence[Place], *, own: Collection[str]) 
 
 
 def refuse_keyless(done: Finished) -> None:
-    """Compaction drops records without a key; brokers take none on compacted topics, so this topic is probably not one."""
+    """Compaction drops records without a key. Brokers refuse them on compacted topics, so this is probably not one."""
     lost = sum(group.reasons[verdicts.BY_KEYLESS] for group in done.groups)
     if lost and is_broker_directory(done.candidate.directory.log_dir):
         raise UsageError(
@@ -351,7 +351,7 @@ def refuse_keyless(done: Finished) -> None:
 
 
 def copy_untouched(directory: PartitionDir, out: Path) -> None:
-    """A partition that is not compacted appears whole or not at all, with the sign that `commit_to` leaves."""
+    """A partition that is not compacted appears whole or not at all, with the marker file that `commit_to` leaves."""
     copy = out / (WORK_PREFIX + secrets.token_hex(6))
     try:
         _copy_folder(directory.path, copy)
@@ -403,8 +403,8 @@ def refuse_inside_inputs(out: Place, directories: Sequence[PartitionDir]) -> Non
 
 
 def refuse_foreign_broker_directory(out: Path, sources: Sequence[Place], *, own: bool) -> None:
-    """A broker starts from an output, which therefore looks like a broker's. It is ours if it says so, or if it has a source's
-    identity."""
+    """A broker starts from an output, so an output looks like a broker's directory. It is ours if it says so, or if it has a
+    source's identity."""
     refuse_inside_broker_directory(out, instead="name a directory elsewhere")
     identity = out / checkpoints.META_PROPERTIES
     if own or not identity.exists():
@@ -422,12 +422,13 @@ def _with_parents(place: Place) -> Iterator[Place]:
 
 
 def remove_work_dirs(directory: Path) -> None:
+    """Removes the work directories that killed runs have left in `directory`."""
     for leftover in directory.glob(WORK_PREFIX + "*"):
         remove_work_dir(leftover)
 
 
 def remove_folder(folder: Path) -> None:
-    """A partition's folder in an output of ours goes by one rename, so that it is never there in part."""
+    """Removes a partition's folder from our output by one rename, so that it is never there in part."""
     doomed = folder.parent / (WORK_PREFIX + secrets.token_hex(6))
     reach(f"rename {folder.name} to {doomed.name}")
     os.rename(folder, doomed)
@@ -435,7 +436,7 @@ def remove_folder(folder: Path) -> None:
 
 
 def remove_work_dir(place: Path) -> None:
-    """More than one try: tasks of a job that was interrupted may still put a file into it, until they are stopped."""
+    """Tries more than once: tasks of an interrupted job may still write a file into it until they are stopped."""
     for attempt in range(REMOVALS_MAX):
         shutil.rmtree(place, ignore_errors=True)
         if not place.exists():

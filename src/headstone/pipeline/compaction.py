@@ -1,8 +1,8 @@
 """One compaction of many partitions: plan, run the stages, commit, report. The verb `compact` calls this.
 
-Owns the order of steps and what must be true before each. Spark is started while headers are surveyed. Partitions go
-through the stages in waves and are committed after each, so that unfinished outputs take the room of a wave and not of
-the run; one that cannot be compacted is reported, and the others go on.
+Owns the order of steps and what must be true before each. Spark starts while headers are surveyed. Partitions go through the
+stages in waves and are committed after each, so that unfinished outputs need room for a wave and not for the run. A partition
+that cannot be compacted is reported, and the others go on.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from headstone.units import count
 WAVE_PARTITIONS = 256
 """Partitions that are committed together: the checkpoint files are written once for each wave."""
 WAVE_BYTES = 4 << 30
-"""And bytes of log, for each core: as much room may unfinished outputs take."""
+"""Bytes of log per wave, for each core: unfinished outputs may take this much room."""
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
@@ -53,7 +53,7 @@ Tell = Callable[[str], None]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionRequest:
     paths: tuple[str | Place, ...]
-    """Local directories, or prefixes of object stores; those that are named by a URL are reached by `access`."""
+    """Local directories, or prefixes of object stores; URLs are reached by `access`."""
     out: Place | None
     """None: in place."""
     policy: Policy
@@ -63,14 +63,14 @@ class CompactionRequest:
     dirty_from: int | None = None
     peers: tuple[Place, ...] = ()
     topics: tuple[str, ...] = ()
-    """Only these; none named: every compacted one."""
+    """Only these; empty for every compacted one."""
     all_topics: bool = False
-    """Also those that nothing in a broker's directory tells to be compacted."""
+    """Also topics that nothing in a broker's directory shows to be compacted."""
     eligible_only: bool = False
     settings_from_cluster: frozenset[str] = frozenset()
-    """Fields of the policy that a topic's own settings replace, where KRaft's metadata log tells them."""
+    """Fields of the policy that a topic's own settings replace, if KRaft's metadata log has them."""
     clock_given: bool = False
-    """The policy's clock came from the caller: it is checked against the records."""
+    """The caller gave the policy's clock: it is checked against the records."""
     drop_keyless: bool = False
     force_offline: bool = False
     dry_run: bool = False
@@ -80,7 +80,7 @@ class CompactionRequest:
 
     @property
     def has_watermarks(self) -> bool:
-        """Whether any tombstone or marker may go because of its age: by time alone all may."""
+        """Whether any tombstone or marker may go because of its age. Under the `kafka` rules, without watermarks, all may."""
         return bool(self.peers) or self.policy.tombstones_below > 0 or self.policy.markers_below > 0
 
 
@@ -102,7 +102,7 @@ class CompactionResult:
 
 
 def compact(request: CompactionRequest, engine: Engine, tell: Tell) -> CompactionResult:
-    """Raises what the first partition met if none could be compacted; else those that could not are in the result."""
+    """If no partition could be compacted, raises the first one's error; otherwise the failed ones are in the result."""
     started = time.monotonic()
     everything = find_partitions(request.paths, request.access)
     paths = tuple(map(str, request.paths))
@@ -142,7 +142,7 @@ def sink_of(request: CompactionRequest) -> Sink:
 
 
 def _command_of(request: CompactionRequest) -> Command:
-    """What decides about the output; a clock that nobody has given goes on between two runs."""
+    """What decides about the output. A clock that was not given may differ between two runs."""
     policy = asdict(request.policy)
     if not request.clock_given:
         del policy["now_ms"]
@@ -198,7 +198,7 @@ class _Run:
 
 
 def _run(candidates: Sequence[Candidate], run: _Run, result: CompactionResult, tell: Tell) -> None:
-    """Adds to the result, wave by wave; what is in it is committed."""
+    """Adds to the result, wave by wave; everything in it is committed."""
     total = 2 * sum(size_of(c) for c in candidates if c.directory.path in run.chosen and not c.range.empty)
     with ProgressLine(enabled=run.request.progress, unit=BYTES_READ_TWICE) as line:
         line.expect(total)
@@ -216,7 +216,7 @@ def _run(candidates: Sequence[Candidate], run: _Run, result: CompactionResult, t
 
 
 def waves(candidates: Sequence[Candidate], engine: Engine) -> Iterator[list[Candidate]]:
-    """Runs of candidates, in their order, that are worked on and committed together."""
+    """Consecutive candidates that are processed and committed together."""
     wave: list[Candidate] = []
     size = 0
     for c in candidates:
@@ -230,7 +230,7 @@ def waves(candidates: Sequence[Candidate], engine: Engine) -> Iterator[list[Cand
 
 
 def _fills_wave(size: int, engine: Engine) -> bool:
-    """Spark is asked for its cores only where that matters."""
+    """Asks Spark for its cores only if that matters."""
     return size > WAVE_BYTES and size > WAVE_BYTES * engine.parallelism
 
 
@@ -240,7 +240,7 @@ def size_of(candidate: Candidate) -> int:
 
 @dataclass(slots=True)
 class _Progress:
-    """How far one partition of a wave has come. `error`: what it met first; nothing more is done with it then."""
+    """How far one partition of a wave has come. `error`: its first error; nothing more is done with it then."""
 
     candidate: Candidate
     work_dir: Place
@@ -252,7 +252,7 @@ class _Progress:
 
 
 def _run_wave(wave: Sequence[Candidate], run: _Run, result: CompactionResult, board: Board | None) -> None:
-    """Stages, then one commit after the other, then the checkpoints of all that were committed, whatever happened."""
+    """Stages, then one commit after the other, then the checkpoints of all committed ones, whatever happened."""
     with run.sink.work_dirs(wave) as work_dirs:
         partitions = [_Progress(c, work_dirs[c.directory.path], c.directory.path in run.chosen) for c in wave]
         _plan([p for p in partitions if p.chosen and not p.candidate.range.empty], run)
@@ -275,7 +275,7 @@ def _run_wave(wave: Sequence[Candidate], run: _Run, result: CompactionResult, bo
 
 
 def _transfer(partitions: Sequence[_Progress], run: _Run) -> None:
-    """What is not rewritten is checked, and brought where the sink wants it."""
+    """Checks what is not rewritten, and brings it where the sink wants it."""
     tasks = [
         (partition, task)
         for partition in partitions
@@ -288,12 +288,12 @@ def _transfer(partitions: Sequence[_Progress], run: _Run) -> None:
 
 
 def _stops_the_run(error: Exception) -> bool:
-    """It is not about this partition: the next one would meet it too."""
+    """Errors that are not about this partition: the next one would meet them too."""
     return isinstance(error, Unfinished) or (isinstance(error, OSError) and error.errno in NO_ROOM)
 
 
 def _commit(partition: _Progress, run: _Run, result: CompactionResult) -> None:
-    """What it meets of this partition's own files is this partition's error; all else ends the run."""
+    """An error in this partition's own files is this partition's; any other ends the run."""
     finished = partition.finished
     assert finished is not None
     try:
@@ -308,7 +308,7 @@ def _commit(partition: _Progress, run: _Run, result: CompactionResult) -> None:
 
 
 def _plan(partitions: Sequence[_Progress], run: _Run) -> None:
-    """The work of each; a bounded map is filled first, which says how far it goes."""
+    """Plans the work of each. With a bounded map, first fills it to see how far it reaches."""
     keys_max = run.request.policy.index_keys_max
     ends: list[int | Exception | None] = [None] * len(partitions)
     if keys_max is not None:
@@ -333,7 +333,7 @@ def _takes_whole(work: PartitionWork, bytes_total: int, run: _Run) -> bool:
 
 
 def _run_stages(partitions: Sequence[_Progress], run: _Run, board: Board | None) -> None:
-    """Each gets what its tasks answered, or the first error that one of them met."""
+    """Each gets its tasks' answers, or the first error of one of them."""
     total = sum(_work_of(partition).size for partition in partitions)
     by_size = sorted(partitions, key=lambda partition: -_work_of(partition).size)
     whole = [partition for partition in by_size if _takes_whole(_work_of(partition), total, run)]

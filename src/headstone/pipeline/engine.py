@@ -1,6 +1,6 @@
-"""The port to whoever runs the tasks: threads of this process (`inprocess.py`) or Spark (`spark/engine.py`).
+"""The port to what runs the tasks: threads of this process (`inprocess.py`) or Spark (`spark/engine.py`).
 
-A body takes its own work as data and returns values; it may run twice, anywhere, beside a dead twin.
+A body takes its own work as data and returns values. It may run twice, anywhere, beside a dead twin.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from headstone.pipeline.progress import Board, Meter
 from headstone.pipeline.splitting import Splittable
 
 Stop = Callable[[], bool]
-"""True, and from then on always: no new task is begun, what runs is finished, and the answers end there."""
+"""Once true it stays true: no new task begins, running ones finish, and the answers end there."""
 
 
 def never() -> bool:
-    """Nobody stops it."""
+    """The stop that never comes."""
     return False
 
 
 class LocalStop:
-    """A stop for bodies that ask themselves. A task elsewhere hears nothing: its engine lets it end, or cancels it."""
+    """A stop that bodies ask themselves. A task in another process does not see it: its engine lets it end, or cancels it."""
 
     def __init__(self, stop: Stop) -> None:
         self._stop = stop
@@ -34,6 +34,8 @@ class LocalStop:
 
 
 class Engine(Protocol):
+    """`each`, `outcomes` and `as_they_end` run a body once per task; `split` runs the stages of the shuffle path."""
+
     def begin(self) -> None: ...
 
     @property
@@ -42,29 +44,29 @@ class Engine(Protocol):
         ...
 
     def each(self, body: Callable[[Any, Meter], Any], tasks: Sequence[Any], board: Board | None = None) -> list[Any]:
-        """The answers; the first error that a body met is raised."""
+        """The answers; raises the first error of a body."""
         ...
 
     def outcomes(
         self, body: Callable[[Any, Meter], Any], tasks: Sequence[Any], board: Board | None = None
     ) -> list[Any]:
-        """The answers, with the error that a body met in the place of its answer."""
+        """The answers; an error of a body takes the place of its answer."""
         ...
 
     def as_they_end(
         self, body: Callable[[Any, Meter], Any], tasks: Sequence[Any], board: Board | None = None, *, stop: Stop = never
     ) -> Iterator[tuple[int, Any]]:
-        """(which of the tasks, its answer or the error that its body met), before the others have ended.
+        """(number of the task, its answer or its error), as each one ends.
 
-        `stop`: nothing is heard of tasks that had not begun."""
+        `stop`: tasks that had not begun give no answer."""
         ...
 
     def split(
         self, works: Sequence[Splittable], board: Board | None = None, *, parts_at_once: int | None = None,
         stop: Stop = never,
     ) -> Iterator[tuple[int, Any]]:  # fmt: skip
-        """(which of the works, what a part of it answered or an error that it met).
+        """(number of the work, a part's answer or error).
 
-        `parts_at_once`: answers come as so many parts are done, oldest first; None: all at the end.
-        `stop`: as with `as_they_end`, of parts."""
+        `parts_at_once`: answers come each time this many parts are done, oldest first; None: all at the end. `stop`: as in
+        `as_they_end`, for parts."""
         ...

@@ -1,6 +1,6 @@
 """The stages in this process, on threads: the speed of light that the benchmarks compare Spark with.
 
-Also what small inspections and most tests run on: the same bodies, in the same order, without a JVM.
+Small inspections and most tests also use it: the same bodies, in the same order, without a JVM.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from headstone.pipeline.splitting import Splittable, Unit, buckets_of
 from headstone.pipeline.work import answers, newest_of_bucket
 
 BUCKETS = 4
-"""At least: so that threads have something to share."""
+"""At least this many, so that threads have something to share."""
 NEAR_THREADS = 4
 Body = Callable[[Any, Meter], Any]
 
 
 class _Task(Enum):
     UNBEGUN = "unbegun"
-    """In the place of an answer: its turn came after somebody had said stop."""
+    """In place of an answer: its turn came after the stop."""
 
 
 class InProcess:
@@ -84,7 +84,7 @@ class InProcess:
                 yield p, error
 
     def _split_one(self, work: Splittable, board: Board | None, stop: Stop) -> Iterator[Any]:
-        """Entries and survivors wait on disk: memory is bounded by what a thread works on."""
+        """Entries and survivors wait on disk, so memory is bounded by what each thread works on."""
         edges = np.array(work.group_edges, dtype=np.int64)
         buckets = max(BUCKETS, buckets_of(work.records))
 
@@ -110,7 +110,7 @@ class InProcess:
             def rewrite(number: int) -> Any:
                 if stop():
                     return _Task.UNBEGUN
-                first = number == 0  # what is counted of all of them is told once
+                first = number == 0  # counts of all of them are reported once
                 return parts[number].rewrite(
                     [spool.read(places[number]) for places, _, _ in won], meter_on(board), keys_found=keys if first else 0,
                     tombstones_lost=lost if first else 0,
@@ -120,7 +120,7 @@ class InProcess:
 
     @contextmanager
     def _mapping(self) -> Iterator[Callable[..., Iterator[Any]]]:
-        """One thread is the caller's own: nothing happens beside it."""
+        """With one thread it is the caller's own: nothing runs beside it."""
         if self._threads == 1:
             yield map
             return
@@ -142,7 +142,7 @@ class CanBeFar(Protocol):
 
 
 def run_near_data(body: Callable[[Any, Meter], Any], tasks: Sequence[CanBeFar], engine: Engine) -> list[Any]:
-    """Outcomes in the order of the tasks: local files are read by threads of the driver, remote ones by the engine."""
+    """Outcomes in the order of the tasks. Local files are read by threads of the driver, remote ones by the engine."""
     near = InProcess(NEAR_THREADS).outcomes(body, [task for task in tasks if not task.is_far])
     far = engine.outcomes(body, [task for task in tasks if task.is_far])
     outcomes = {False: iter(near), True: iter(far)}

@@ -15,7 +15,7 @@ from headstone.storage.places import ObjectPlace, Place, place
 
 
 def logs_in(paths: Iterable[str | Place]) -> list[PartitionDir]:
-    """Of log directories, partition directories, and single `.log` files, each of which is a log of one segment."""
+    """From log directories, partition directories, and single `.log` files, each of which is a log of one segment."""
     partitions: list[PartitionDir] = []
     for given in paths:
         may_be_file = str(given).endswith(LOG) if isinstance(given, ObjectPlace) else Path(given).is_file()
@@ -32,7 +32,7 @@ def logs_in(paths: Iterable[str | Place]) -> list[PartitionDir]:
 def of_topics(
     directories: Sequence[PartitionDir], topics: Sequence[str], paths: Sequence[object]
 ) -> list[PartitionDir]:
-    """Only those of the topics, if any are named; a topic that is not there is a mistake in its name."""
+    """Only partitions of the named topics, if any are named; an unknown topic is an error."""
     there = {directory.topic for directory in directories}
     for topic in sorted(set(topics) - there):
         raise UsageError(f"no partition of topic {topic} in {', '.join(map(str, paths))}{instead(topic, there)}")
@@ -40,7 +40,7 @@ def of_topics(
 
 
 def bytes_of(directories: Sequence[PartitionDir]) -> int:
-    """Of their segments; what is wrong with one is told when it is read."""
+    """Bytes of their segments; errors are reported when they are read."""
     return sum(map(_bytes_of, directories))
 
 
@@ -52,7 +52,7 @@ def _bytes_of(directory: PartitionDir) -> int:
 
 
 def in_use(log_dirs: Iterable[Place], what: str) -> Iterator[str]:
-    """A warning for each that a broker is writing to. what: what the user is about to get, such as `what follows`."""
+    """A warning for each that a broker is writing to. `what`: what the user is about to get, such as `what follows`."""
     for log_dir in sorted(set(log_dirs), key=str):
         if is_in_use(log_dir):
             yield (

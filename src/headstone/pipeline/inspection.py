@@ -128,7 +128,7 @@ class PartitionFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
-    """Every partition is in one of them, in the order in which they were given."""
+    """Every partition is in one of the two, in the order given."""
 
     facts: tuple[PartitionFacts, ...]
     failed: tuple[FailedPartition, ...]
@@ -137,7 +137,7 @@ class Inspection:
 def inspect(
     directories: Sequence[PartitionDir], policy: Policy, engine: Engine, board: Board | None
 ) -> list[PartitionFacts]:
-    """For whoever wants all of them: raises what the first bad partition met."""
+    """For callers that need all of them: raises the first bad partition's error."""
     inspection = inspect_each(directories, policy, engine, board)
     if inspection.failed:
         raise inspection.failed[0].error
@@ -147,7 +147,7 @@ def inspect(
 def inspect_each(
     directories: Sequence[PartitionDir], policy: Policy, engine: Engine, board: Board | None
 ) -> Inspection:
-    """What is wrong with one partition is told beside the facts of the others."""
+    """Errors of bad partitions come beside the facts of the others."""
     candidates = [
         _candidate(directory, surveyed, policy)
         for directory, surveyed in zip(directories, survey_each(directories, engine), strict=True)
@@ -172,12 +172,12 @@ def _candidate(directory: PartitionDir, surveyed: Surveyed | Exception, policy: 
         return surveyed
     try:
         return as_candidate(directory, surveyed, policy, dirty_from=None, peers=())
-    except (UsageError, OSError) as error:  # of a checkpoint file
+    except (UsageError, OSError) as error:  # from a checkpoint file
         return error
 
 
 def _facts_of(candidate: Candidate, shares: Sequence[Counts | Exception]) -> PartitionFacts | Exception:
-    """Nothing is known of a partition of which a share could not be read."""
+    """The error of a share that could not be read: then nothing is known about the partition."""
     counts: list[Counts] = []
     for share in shares:
         if isinstance(share, Exception):
@@ -210,7 +210,7 @@ def count_partition(work: InspectWork, meter: Meter) -> Counts:
     )  # fmt: skip
     tally = _Tally()
     records = -(-sum(segment.records for segment in work.segments) // work.shares)
-    # Digests are spread evenly over shares, and there is more than one of many millions of records only.
+    # Digests spread evenly over shares, and there is more than one share only with many millions of records.
     table = keys.new_table(records if work.shares == 1 else records + records // 8)
     reader, indexer = PieceReader(may_grow=True), Indexer(cleaning)
     for segment in reversed(work.segments):

@@ -1,6 +1,6 @@
-"""What a run takes of one machine, unless somebody says otherwise: its cores, memory for each task, and how many tasks.
+"""What a run takes of one machine by default: its cores, memory for each task, and how many tasks.
 
-Numbers and names only, so that a command line can name them without the pipeline behind them.
+Numbers and names only, so that a command line can name them without loading the pipeline.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import os
 
 TASK_MEMORY_BYTES = 1 << 30
 SPARK_FROM_BYTES = 4 << 30
-"""Below this a few threads in this process are done before Spark has started."""
+"""Below this, a few threads in this process finish before Spark has started."""
 AUTO, WHOLE, SHUFFLE = PATHS = "auto", "whole", "shuffle"
-"""Whole: one task per partition. Shuffle: its keys go through buckets. Auto: whole where the keys fit into a task's memory."""
+"""Whole: one task per partition. Shuffle: its keys go through buckets. Auto: whole if the keys fit into a task's memory."""
 
 
 def cores() -> int:
-    """Those that this process may use."""
+    """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,8 +1,8 @@
 """The sink into an object store: a log directory of objects, from which a copy tool makes one that a broker starts from.
 
-Stores have no rename. Tasks upload under names of their attempts in a prefix of the run; the commit puts a sign into the
-partition's folder, lets the store copy everything to its final name, and takes the sign away. As long as it is there none of
-our readers sees a partition. A lock object keeps two runs apart; what a killed one left is removed by the next.
+Stores have no rename. Tasks upload under names of their attempts in a prefix of the run. The commit puts a marker object into
+the partition's folder, lets the store copy everything to its final name, and removes the marker. While it is there, none of our
+readers sees the partition. A lock object keeps two runs apart; the next run removes what a killed one left.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ COPIES_AT_ONCE = 8
 
 class NewObjects:
     def __init__(self, out: ObjectPlace, *, clean: bool, command: Command | None = None) -> None:
-        """`clean`: what another run has left is removed even if it may still be at work. `command`: of a sink."""
+        """`clean`: removes what another run has left even if that may still be at work. `command`: of a sink."""
         self._out = object_place(str(out), out.access)
         self._store = store_of(out.bucket, out.access)
         self._book = CheckpointBook(self._out)
         self._record = OutputRecord(self._out, command or {})
         self._signed: list[ObjectPlace] = []
-        """Folders that are there, while the checkpoints may lack them."""
+        """Folders that are there although the checkpoints may lack them."""
         self._take_over = clean
         self._clean_stop = False
         self._copied: dict[Place, Place] = {}
@@ -98,7 +98,7 @@ class NewObjects:
         if not self._record.has_any:
             self.remove_file(self._out / OUTPUT_RECORD)
 
-    # What is said here of locks, leftovers and signs holds for whoever else makes log directories of objects.
+    # Lock, leftovers and markers work the same for every other writer of log directories of objects.
 
     def listed(self) -> ObjectPlace:
         there = place(str(self._out), self._out.access)
@@ -107,7 +107,7 @@ class NewObjects:
 
     @contextmanager
     def locked(self, tell: Tell) -> Iterator[None]:
-        """One that was killed leaves its lock behind; the next one takes it over."""
+        """A killed run leaves its lock. The next takes it over with `clean`, or if that was a process here that has ended."""
         self._lock(tell)
         try:
             yield
@@ -133,7 +133,7 @@ class NewObjects:
         tell(f"{self._out}: {_named(holder)} was killed here; going on in its place")
 
     def remove_leftovers(self, there: ObjectPlace, tell: Tell) -> None:
-        """Of runs that were killed: what tasks uploaded, and partitions that were not finished."""
+        """Of killed runs: uploads of tasks, and unfinished partitions."""
         garbage = [child for child in children(there) if child.name.startswith(WORK_PREFIX)]
         garbage += [child for child in children(there) if (child / UNFINISHED).exists()]
         for folder in garbage:
@@ -142,7 +142,7 @@ class NewObjects:
             self.remove(folder)
 
     def remove(self, folder: ObjectPlace) -> None:
-        """The sign of a partition that is unfinished goes last."""
+        """The marker of an unfinished partition goes last."""
         keys = [entry.path for entry in self._store.entries(folder.key)]
         self._store.delete(sorted(keys, key=lambda key: key.endswith(UNFINISHED)))
 
@@ -158,7 +158,7 @@ class NewObjects:
             self.remove(job)
 
     def transfers(self, done: Finished, work_dir: Place) -> list[Transfer]:
-        """What another store or a disk has is uploaded by tasks; the store copies its own at the commit."""
+        """Tasks upload files from another store or a disk; the store copies its own at the commit."""
         gone = set(deleted_by_retention(done))
         checks = {segment.file.path: segment.file for segment in done.carried}
         tasks = [Transfer(check=file) for file in checks.values()]
@@ -207,7 +207,7 @@ class NewObjects:
 
     @contextmanager
     def unfinished(self, folder: ObjectPlace) -> Iterator[None]:
-        """The sign stays if the block does not end well: the next run removes all of it."""
+        """The marker stays if the block fails: the next run removes all of it."""
         write_whole(folder / UNFINISHED, b"")
         yield
         self._store.delete([(folder / UNFINISHED).key])
@@ -217,7 +217,7 @@ class NewObjects:
             list(pool.map(lambda copy: copy_whole(*copy), copies))
 
     def settle(self) -> None:
-        """Checkpoints, then the record, then the signs go: a folder without one is whole in every respect."""
+        """Checkpoints, then the record, then the markers go: a folder without a marker is complete in every respect."""
         reach("write checkpoints")
         self._book.write()
         if not self._signed:
@@ -264,7 +264,7 @@ def _files_below(folder: Place, prefix: str = "") -> Iterator[tuple[str, Place]]
 
 
 def _holder(content: bytes) -> Mapping[str, object]:
-    """Nothing of a lock that is not ours."""
+    """Empty if the lock is not ours."""
     try:
         holder = json.loads(content)
     except ValueError:
@@ -277,7 +277,7 @@ def _named(holder: Mapping[str, object]) -> str:
 
 
 def _is_dead(holder: Mapping[str, object]) -> bool:
-    """A process of this machine that is no more; of others nothing is known."""
+    """Whether it was a process of this machine that has ended; about other machines nothing is known."""
     process = holder.get("process")
     if holder.get("host") != socket.gethostname() or not isinstance(process, int):
         return False

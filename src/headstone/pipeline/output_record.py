@@ -1,8 +1,8 @@
-"""What an unfinished output of `compact --out` says of itself: which command makes it, and what is done, from which input.
+"""What an unfinished output of `compact --out` says about itself: which command makes it, and what is done, from which input.
 
-It is a file at the top of the output, from before the first partition until the last. The same command finds it and goes on;
-another one is refused. It is what tells an output of ours from somebody's directory: a folder that it does not name, or that
-is not as it was left, is never touched. Knows nothing of disks and stores beyond their places.
+It is a file at the top of the output, from before the first partition until the last. The same command finds it and continues;
+another one is refused. It tells our output from a user's directory: a folder that it does not name, or that has changed since,
+is never touched. Knows nothing about disks and stores beyond their places.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ VERSION = 1
 ANEW = "name another output directory, or delete this one"
 
 Command = Mapping[str, Any]
-"""What of a command decides about the bytes of its output, as JSON."""
+"""The parts of a command that decide about the bytes of its output, as JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class OutputRecord:
         self._done: dict[str, DonePartition] = {}
 
     def resume(self, there: Place, everything: Sequence[PartitionDir]) -> Resumption:
-        """there: the output as it is now. Refuses what another command has begun, and a folder that somebody has changed."""
+        """`there`: the output as it is now. Refuses an output that another command has begun, and a folder that was changed."""
         self._made_of = {directory.name: state_of(directory) for directory in everything}
         self._done = {
             name: done for name, done in self._earlier(there / OUTPUT_RECORD).items() if _is_whole(there / name)
@@ -69,12 +69,12 @@ class OutputRecord:
         return Resumption(finished=frozenset(self._done) - frozenset(outdated), outdated=outdated)
 
     def begin(self, resumption: Resumption) -> None:
-        """From here on a run that ends early can be gone on with."""
+        """From here on, a run that ends early can be continued."""
         self._done = {name: self._done[name] for name in sorted(resumption.finished)}
         self._write()
 
     def note(self, folders: Iterable[Place]) -> None:
-        """These are whole, and so is what the checkpoints say of them."""
+        """These folders are complete, and so are their entries in the checkpoints."""
         for folder in folders:
             self._done[folder.name] = DonePartition(made_of=self._made_of[folder.name], folder=shape_of(folder))
         self._write()
@@ -123,7 +123,7 @@ def refuse_twice(directories: Sequence[PartitionDir]) -> None:
 
 
 def refuse_existing(out: Place, directories: Sequence[PartitionDir], resumption: Resumption) -> None:
-    """Nothing that is there is overwritten but what an earlier run of the same command has left."""
+    """Overwrites nothing but what an earlier run of the same command has left."""
     own = {*resumption.finished, *resumption.outdated}
     for folder in (out / directory.name for directory in directories if directory.name not in own):
         if folder.exists() and not (folder / UNFINISHED).exists():
@@ -131,7 +131,7 @@ def refuse_existing(out: Place, directories: Sequence[PartitionDir], resumption:
 
 
 def state_of(directory: PartitionDir) -> str:
-    """Of an input: another name, size or time of a file is another state, and so is what the checkpoints say of it."""
+    """Of an input: a file with another name, size or time is another state, and so are other checkpoint entries."""
     rows = []
     for file in _files(directory.path):
         try:
@@ -149,7 +149,7 @@ def _checkpoints_of(directory: PartitionDir) -> list[object]:
             checkpoints.read_offsets(directory.log_dir / file).get(directory.topic_partition)
             for file in (checkpoints.HIGH_WATERMARK, checkpoints.LOG_START, checkpoints.CLEANER)
         ]
-    except UsageError as error:  # told when the partition is surveyed
+    except UsageError as error:  # reported when the partition is surveyed
         return [str(error)]
 
 

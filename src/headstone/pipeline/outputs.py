@@ -1,7 +1,7 @@
 """Writes the output segments of one group: bytes, indexes and abort entries, under a name of this attempt.
 
-A group is planned to fit one segment, but stamped tombstones make batches longer: where it would outgrow what Kafka can
-address, it goes on in a second segment. Knows nothing of verdicts; the driver gives the files their final names.
+A group is planned to fit one segment, but stamped tombstones make batches longer. If it would outgrow what Kafka can address,
+it continues in a second segment. Knows nothing about verdicts; the driver gives the files their final names.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class _Writing:
         self._upload = open_upload(self._place(LOG))
 
     def fitting(self, sizes: np.ndarray) -> int:
-        """How many of the batches it can take; one at least if it is empty."""
+        """How many of the batches it can take; at least one if it is empty."""
         fits = int(np.searchsorted(np.cumsum(sizes), SEGMENT_BYTES_MAX - self.size, side="right"))
         return fits if self.size else max(fits, 1)
 
@@ -91,7 +91,7 @@ class _Writing:
 
 
 class OutputWriter:
-    """A context manager: takes rewritten chunks in order; `finish` gives the segments that they became."""
+    """A context manager: takes rewritten chunks in order; `finish` returns the segments."""
 
     def __init__(self, directory: Place, base: int, index_interval_bytes: int) -> None:
         self._directory = directory

@@ -1,7 +1,7 @@
 """From directories to work: surveys each partition, decides range, groups and path, and says why.
 
-Over headers only. What lies on a disk is surveyed by threads of the driver, where only headers are touched; what lies in an
-object store by tasks, because a header there costs the bytes around it. Changes nothing.
+Reads headers only. Threads of the driver survey local disks, because only headers are touched there. Tasks survey object
+stores, because a header there costs the bytes around it. Changes nothing.
 """
 
 from __future__ import annotations
@@ -49,22 +49,22 @@ from headstone.retention.survey import PartitionSurvey, Walk, survey_partition, 
 from headstone.storage.places import ObjectPlace, Place
 
 REMEMBERED_BYTES_MAX = 64 << 20
-"""Of the headers of one partition in an object store; a batch takes about a hundred bytes."""
+"""For the headers of one partition in an object store; a batch takes about a hundred bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A partition as found, before anything is decided to be rewritten."""
+    """A partition as found, before any decision about rewriting."""
 
     directory: PartitionDir
     survey: PartitionSurvey
     policy: Policy
     range: CleanRange
     first_dirty: int
-    """Where the last pass ended by the checkpoint; log start if there is none to trust."""
+    """Where the last pass ended by the checkpoint; log start if there is no usable checkpoint."""
     eligibility: Eligibility
     log_start_entry: int | None
-    """What the log start checkpoint says of it; the survey's log start is never below the first segment."""
+    """Its entry in the log start checkpoint; the survey's log start is never below the first segment."""
     notes: tuple[str, ...]
 
 
@@ -73,7 +73,7 @@ Surveyed = tuple[PartitionSurvey, tuple[str, ...]]
 
 
 def survey_all(directories: Sequence[PartitionDir], engine: Engine | None = None) -> list[Surveyed]:
-    """Without an engine by threads of this process, wherever they lie."""
+    """Without an engine it uses threads of this process, even for remote files."""
     return [_or_raise(outcome) for outcome in survey_each(directories, engine or InProcess(NEAR_THREADS))]
 
 
@@ -84,7 +84,7 @@ def _or_raise(outcome: Surveyed | Exception) -> Surveyed:
 
 
 def survey_each(directories: Sequence[PartitionDir], engine: Engine) -> list[Surveyed | Exception]:
-    """The surveys, with what is wrong with a partition in the place of its own."""
+    """The surveys; an error of a partition takes the place of its own."""
 
     def task_of(directory: PartitionDir) -> SurveyTask | Exception:
         try:
@@ -112,7 +112,7 @@ class SurveyTask:
 
 
 def survey_directory(directory: PartitionDir) -> Surveyed:
-    """Here and now."""
+    """In this process, now."""
     return run_survey(survey_task(directory))
 
 
@@ -135,7 +135,7 @@ def survey(task: SurveyTask, meter: Meter) -> Surveyed:
 
 
 def run_survey(task: SurveyTask, walk: Walk | None = None) -> Surveyed:
-    """The survey of a partition directory with what its neighbours tell: checkpoints, snapshots, `.txnindex`."""
+    """The survey of a partition directory with the files beside its log: checkpoints, snapshots, `.txnindex`."""
     directory = task.directory
     files = readable_segments(directory)
     walk = walk or (Remembered() if task.is_far else walk_file)
@@ -161,9 +161,9 @@ def run_survey(task: SurveyTask, walk: Walk | None = None) -> Surveyed:
 
 
 class Remembered:
-    """A walk that keeps the headers of files that are far away: a second walk reads nothing again, up to a limit.
+    """A walk that keeps the headers of remote files: a second walk reads nothing again, up to a limit.
 
-    A file that has another size or time is another file."""
+    A file with another size or time is another file."""
 
     def __init__(self) -> None:
         self._tables: dict[SegmentFile, list[Batches]] = {}
@@ -192,7 +192,7 @@ class Remembered:
 def _newest_snapshot(
     directory: PartitionDir, files: Sequence[SegmentFile], walk: Walk
 ) -> tuple[tuple[int, list[ProducerEntry]] | None, tuple[str, ...]]:
-    """Newest readable snapshot inside the log: one above its end tells of records that were truncated since."""
+    """Newest readable snapshot inside the log: one above its end describes records that were truncated since."""
     offsets = [offset for offset in snapshot_offsets(directory) if offset > files[0].base]
     if not offsets:
         return None, ()
@@ -266,8 +266,8 @@ def survey_peers(
 def allowed_by(policy: Policy, directory: PartitionDir, survey: PartitionSurvey, peers: Sequence[Peer]) -> Policy:
     """The policy with what this replica and its peers allow: MTRO, MXRO, and where data may become plain.
 
-    That is below every replica's last stable offset: there it knows how each transaction ended, and keeps knowing it. One
-    that ends below may yet stop inside a transaction. A peer that does not have the partition was never heard of.
+    The last is below every replica's last stable offset: there a replica knows how each transaction ended, for good. A replica
+    that ends below may yet stop inside a transaction. A peer that lacks the partition counts as 0: nothing may go.
     """
     group = group_watermarks([replica_watermarks(directory, survey), *(peer.watermarks for peer in peers)])
     stable = min([survey.lso, *(peer.lso for peer in peers)])
@@ -305,7 +305,7 @@ def as_candidate(
 
 
 def _jumps(survey: PartitionSurvey, first_dirty: int) -> tuple[str, ...]:
-    """Offsets that are missing between segments where nothing was cleaned: appends leave no gap there."""
+    """Offsets missing between segments where nothing was cleaned: appends leave no gaps."""
     borders = [(before.next_offset, after.base) for before, after in pairwise(survey.segments)]
     jumps = [(end, base) for end, base in borders if end < base and base > first_dirty]
     if not jumps:

@@ -1,8 +1,8 @@
 """Progress of running tasks: each counts what it has read, the driver's board adds up, a line shows it.
 
-Tasks in this process tell the board directly, others by datagrams: counters so far, never waited for, nothing lost with one
-that does not arrive. A task may run twice: its number counts once, with the most that was heard of it. What a finished
-task has counted also comes with its answer (`Board.note`), so that the sum is right in the end, whatever the network does.
+Tasks in this process report to the board directly, others by datagrams with their counters so far. Datagrams never make a task
+wait, and a lost one loses nothing. A task may run twice: its number counts once, with the highest report. What a finished task
+has counted also comes with its answer (`Board.note`), so that the sum is right in the end, whatever the network does.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Unit:
     """What a line counts in: its name, and how much of what is counted makes one of it."""
 
     name: str
-    """Empty: of bytes, whose sizes have their own."""
+    """Empty for bytes: sizes have units of their own."""
     scale: float = 1
 
     def told(self, number: float) -> str:
@@ -52,15 +52,15 @@ class Unit:
 COMPILING = "compiling kernels (once)"
 BYTES = Unit(name="")
 BYTES_READ_TWICE = Unit(name="", scale=2)
-"""Of a log whose every byte counts twice: once for its keys, once for what is written."""
+"""For a log whose every byte counts twice: once for its keys, once for what is written."""
 OFFSETS, OBJECTS, EXTENTS, ROWS, RECORDS = (
     Unit(name=name) for name in ("offsets", "objects", "extents", "rows", "records")
 )
-"""For work whose bytes nobody knows, or that moves none."""
+"""For work whose bytes are unknown, or that moves none."""
 
 
 class Meter:
-    """A task's counters: bytes read and records rewritten so far. To count is a safe point."""
+    """A task's counters: bytes read and records rewritten so far. Counting is a safe point."""
 
     def __init__(self, tell: Tell | None = None) -> None:
         self.size = self.records = 0
@@ -76,7 +76,7 @@ class Meter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoardAddress:
-    """Where tasks elsewhere send their counters."""
+    """Where tasks in other processes send their counters."""
 
     host: str
     port: int
@@ -127,9 +127,9 @@ class _Sender:
 
 
 class Board:
-    """The counters of all tasks of a run. Numbers its tasks; listens only once somebody asks for its address.
+    """The counters of all tasks of a run. Numbers its tasks; listens only once its address is asked for.
 
-    Bytes, unless the line that it is for has another unit."""
+    Counts bytes, unless its line has another unit."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -142,20 +142,20 @@ class Board:
 
     @property
     def expected(self) -> int:
-        """Bytes that all tasks will have read; 0 while nobody knows."""
+        """Bytes that all tasks will have read; 0 while unknown."""
         return self._expected
 
     def expect(self, size: int) -> None:
         self._expected += size
 
     def numbers(self, count: int) -> range:
-        """Numbers for so many tasks more."""
+        """Numbers for `count` more tasks."""
         with self._lock:
             self._next += count
             return range(self._next - count, self._next)
 
     def address(self, host: str) -> BoardAddress | None:
-        """For tasks that reach this machine as `host`; None where no socket can be had."""
+        """For tasks that reach this machine as `host`; None if no socket can be opened."""
         with self._lock:
             if self._socket is None:
                 self._socket = _listening(host)
@@ -164,16 +164,16 @@ class Board:
             return BoardAddress(host=host, port=self._socket.getsockname()[1], token=self._token)
 
     def meter(self, task: int) -> Meter:
-        """Of a task in this process."""
+        """For a task in this process."""
         return Meter(lambda size, records: self.note(task, size, records))
 
     def note(self, task: int, size: int, records: int) -> None:
-        """A task, in one of its attempts, has come as far as this."""
+        """A task, in one of its attempts, has come this far."""
         with self._lock:
             self._note(task, size, records)
 
     def settle(self, size: int) -> None:
-        """So many bytes are dealt with by the tasks numbered so far; nothing more is heard from them."""
+        """The tasks numbered so far are finished with this many bytes; nothing more comes from them."""
         with self._lock:
             records = sum(records for _, records in self._tasks.values())
             self._settled = (self._settled[0] + size, self._settled[1] + records)
@@ -213,12 +213,12 @@ class Board:
 
 
 def meter_on(board: Board | None) -> Meter:
-    """Of one task more in this process; tells nobody where there is no board."""
+    """For one more task in this process; without a board it reports nowhere."""
     return Meter() if board is None else board.meter(board.numbers(1)[0])
 
 
 def _listening(host: str) -> socket.socket | None:
-    """At the address that the name has here; where it is not this machine's own, as behind a gateway, at all of them."""
+    """At the address that the name has here; if that is not this machine's own, as behind a gateway, at all of them."""
     with suppress(OSError):
         family, kind, protocol, _, target = socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM)[0]
         made = socket.socket(family, kind, protocol)
@@ -242,7 +242,7 @@ class ProgressLine:
     def __init__(self, *, enabled: bool, unit: Unit = BYTES) -> None:
         self._unit = unit
         self.board = Board() if enabled else None
-        """What tasks tell; None if nobody looks."""
+        """What tasks report; None if no progress is shown."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -300,7 +300,7 @@ class _Line:
         self._write(f"{text}\n")
 
     def clear(self) -> None:
-        """It stays."""
+        """The text stays."""
 
     def _write(self, text: str) -> None:
         self._stream.write(text)
@@ -318,7 +318,7 @@ class _TerminalLine(_Line):
 
 
 class _NotebookLine(_Line):
-    """A notebook knows the carriage return, and shows what an escape would have cleared."""
+    """A notebook understands the carriage return, but shows text that an escape would have cleared."""
 
     rewritten = True
     width = 0

@@ -1,6 +1,6 @@
-"""The ids that lie beside a replica's log: its topic's, its cluster's, its broker's. None where no file tells.
+"""The ids that lie beside a replica's log: its topic's, its cluster's, its broker's. None if no file has them.
 
-Reads small files; what they mean together is `divergence/identity.py`'s.
+Reads small files; `divergence/identity.py` decides what they mean together.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def broker_of(directory: PartitionDir) -> int | None:
 
 
 def _topic_id(directory: PartitionDir) -> str | None:
-    """A file that cannot be read as one tells nothing."""
+    """A file that cannot be read as one says nothing."""
     try:
         return read_topic_id(directory.path / PARTITION_METADATA) or None
     except (UsageError, UnicodeDecodeError):

@@ -113,7 +113,7 @@ class PartitionReport:
 
 
 def read_in(size: int, seconds: float) -> str:
-    """With the rate where it means something: of a small log the time is that of starting and compiling."""
+    """With the rate if it is meaningful: for a small log the time is mostly starting and compiling."""
     rate = f" ({units.size(size / seconds)}/s)" if size >= RATED_BYTES_MIN and seconds else ""
     return f"{units.size(size)} read in {seconds:.1f} s{rate}"
 
@@ -121,7 +121,7 @@ def read_in(size: int, seconds: float) -> str:
 def partition_report(
     candidate: Candidate, done: Finished | None, tasks: tuple[TaskResult, ...], log_start: int, *, chosen: bool
 ) -> PartitionReport:
-    """done is None for a dry run: then everything is as it was."""
+    """`done` is None for a dry run: then everything is unchanged."""
     survey = candidate.survey
     before = sum(segment.size for segment in survey.segments)
     records = sum(segment.records for segment in survey.segments)

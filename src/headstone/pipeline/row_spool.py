@@ -1,6 +1,6 @@
-"""Rows of one replica by shares of the keys, so that each share fits into memory: one file per share, or none if there is one.
+"""Rows of one replica by shares of the keys, so that each share fits into memory: a file per share, or none for a single share.
 
-Rows come in offset order and leave in offset order. The files are temporary: what the rows say can be read again any time.
+Rows come in offset order and leave in offset order. The files are temporary: their rows can be read again from the log.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headstone.log.scratch import scratch_directory
 
 
 class RowSpool:
-    """A context manager: its files are gone behind it."""
+    """A context manager: its files are gone at the end."""
 
     def __init__(self, shares: int) -> None:
         self._shares = shares
@@ -47,7 +47,7 @@ class RowSpool:
             file.write(ordered[start:end].data)
 
     def of_share(self, share: int) -> list[Rows]:
-        """All rows of a share; in memory they are given away."""
+        """All rows of a share. Rows in memory are handed over and can't be read again."""
         if not self._files:
             parts, self._parts = self._parts, []
             return parts

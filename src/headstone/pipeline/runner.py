@@ -1,7 +1,7 @@
-"""On whose behalf a call runs: which engine does its work, and where its progress, remarks and warnings go.
+"""The caller's side of a run: which engine does its work, and where its progress, remarks and warnings go.
 
-The command line has one of options (`cli/engines.py`), the library one of the caller's session (`api/running.py`), and work
-that nobody looks at the one here. Decides nothing about the work.
+The command line makes one from options (`cli/engines.py`), the library from the caller's session (`api/running.py`), and
+unattended work uses the one here. Decides nothing about the work.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from headstone.pipeline.progress import BYTES, ProgressLine, Unit
 
 
 class Runner(Protocol):
+    """What a call needs from its caller: an engine, a progress line, and places for remarks and warnings."""
+
     def engine(self, size: int) -> AbstractContextManager[Engine]:
-        """For work on so many bytes; 0: nobody has looked yet."""
+        """For work on this many bytes; 0 if unknown."""
         ...
 
     def progress(self, unit: Unit = BYTES) -> ProgressLine: ...
@@ -29,7 +31,7 @@ class Runner(Protocol):
 
 
 class SilentRunner:
-    """Of work that goes on beside other work, as a guard's: threads of this process do it, and nobody looks."""
+    """For work that runs beside other work, such as a guard's: on threads of this process, without output."""
 
     def engine(self, size: int) -> AbstractContextManager[Engine]:
         del size

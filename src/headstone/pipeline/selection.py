@@ -32,14 +32,14 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """`left` are those that a new log directory gets as they are. Topics that were not asked for are in neither.
+    """`left` are partitions that a new log directory gets as they are. Topics that were not requested are in neither.
 
-    `failed`: nobody can tell of which topic they are, so neither whether they are compacted."""
+    `failed`: partitions whose topic is unknown, and so whether they are compacted."""
 
     wanted: tuple[PartitionDir, ...]
     left: tuple[PartitionDir, ...]
     settings: Mapping[Place, Mapping[str, str]]
-    """Of the topics of `wanted`, by the path of a partition, where the cluster's metadata tells them."""
+    """Settings of the topics of `wanted`, by the path of a partition, if the cluster's metadata has them."""
     failed: tuple[FailedPartition, ...] = ()
 
     def without(self, finished: Collection[str]) -> Selection:
@@ -51,7 +51,7 @@ class Selection:
 def select(
     everything: Sequence[PartitionDir], *, paths: Sequence[str], topics: Sequence[str], all_topics: bool, tell: Tell
 ) -> Selection:
-    """The partitions of the topics named; none named: of compacted topics, as far as a broker's directory tells."""
+    """The partitions of the named topics; without names, those of topics that a broker's directory shows to be compacted."""
     unknown = sorted(set(topics) - {directory.topic for directory in everything})
     if unknown:
         there = {directory.topic for directory in everything}
@@ -83,7 +83,7 @@ def select(
 def refuse_wrong_clock(directory: PartitionDir, survey: PartitionSurvey, now_ms: int) -> None:
     """A clock in another unit stamps horizons in 1970, or lets everything expire at once.
 
-    Producers may be ahead of a right clock, by a day at most; how far back records go is nobody's fault.
+    Producers may be ahead of a right clock, by a day at most. Records may be of any age.
     """
     newest = max(segment.largest_timestamp for segment in survey.segments)
     if newest < 0 or newest - DAY_MS <= now_ms <= newest + CENTURY_MS:
@@ -100,7 +100,7 @@ def refuse_wrong_clock(directory: PartitionDir, survey: PartitionSurvey, now_ms:
 def _reasons_to_leave(
     asked: Sequence[PartitionDir], settings: Mapping[Place, Mapping[str, str] | None]
 ) -> dict[Place, str]:
-    """Partitions of brokers' directories: what the metadata says decides; where it says nothing, what the cleaner did."""
+    """Partitions of brokers' directories: the metadata decides; if it says nothing, what the cleaner has done does."""
     of_brokers = [directory for directory in asked if is_broker_directory(directory.log_dir)]
     log_dirs = {directory.log_dir for directory in of_brokers}
     cleaned = {topic for log_dir in log_dirs for topic, _ in checkpoints.read_offsets(log_dir / checkpoints.CLEANER)}
@@ -120,10 +120,10 @@ def _reason_to_leave(directory: PartitionDir, settings: Mapping[str, str] | None
 def _cluster_settings(
     asked: Sequence[PartitionDir], everything: Sequence[PartitionDir], tell: Tell
 ) -> tuple[dict[Place, Mapping[str, str] | None], dict[Place, FailedPartition]]:
-    """Settings of the topics by partition, None for a topic that there is not; nothing where no metadata log tells. And
-    partitions that do not say by which id it would know them.
+    """Settings of the topics by partition, None for a topic that does not exist; empty without a metadata log. And partitions
+    without the id by which the metadata would know them.
 
-    A broker has its copy of the metadata log in one of its log directories: in this one, or in another that was given.
+    A broker has its copy of the metadata log in one of its log directories: in this one, or in another given one.
     """
     given = [directory for directory in everything if directory.topic == METADATA_TOPIC]
     read: dict[Place, ClusterMetadata | None] = {}
@@ -165,7 +165,7 @@ def _settings_in(metadata: ClusterMetadata, directory: PartitionDir, broker: str
 
 
 def _moving(asked: Sequence[PartitionDir], paths: Sequence[str]) -> dict[Place, str]:
-    """Partitions with a copy on its way to another log directory: a replica that lags, and that no peer tells of."""
+    """Partitions with a copy on its way to another log directory: a replica that lags, and that no peer reports."""
     given = {Path(path).resolve() for path in paths if not is_remote(path)}
     log_dirs = {directory.log_dir for directory in asked} | given
     copies = [copy for log_dir in sorted(log_dirs, key=str) for copy in future_copies(log_dir)]

@@ -1,8 +1,8 @@
 """The port to where new logs go, and the two sinks on a disk: in place, by Kafka's own swap, and a new log directory.
 
 Tasks write new segments below the work directory of their partition, under names of their attempts. A sink commits in the
-driver, once per partition; until then the old log stands. Checkpoints follow when a wave is done (`settle`), what a broker
-looks for beside partitions when all are (`complete`). Into an object store: `new_objects.py`.
+driver, once per partition; until then the old log stands. Checkpoints follow when a wave is done (`settle`), and the other
+files that a broker expects when all are (`complete`). Into an object store: `new_objects.py`.
 """
 
 from __future__ import annotations
@@ -62,36 +62,36 @@ class Sink(Protocol):
     def hold(
         self, wanted: Sequence[PartitionDir], everything: Sequence[PartitionDir], stack: ExitStack, tell: Tell
     ) -> frozenset[str]:
-        """Makes sure that nobody else writes there until the stack ends, and removes what a killed run has left half.
+        """Makes sure that nothing else writes there until the stack ends, and removes incomplete files of a killed run.
 
-        The names of partitions that an earlier run of the same command has finished: they are not done again."""
+        Returns the names of partitions that an earlier run of the same command has finished: they are not done again."""
         ...
 
     def work_dirs(self, wave: Sequence[Candidate]) -> AbstractContextManager[WorkDirs]:
-        """Where tasks write; gone afterwards, whatever happens."""
+        """Where tasks write; removed afterwards, whatever happens."""
         ...
 
     def transfers(self, done: Finished, work_dir: Place) -> list[Transfer]:
-        """What tasks must read, check or copy before the commit, beside what they have rewritten."""
+        """Files that tasks must read, check or copy before the commit, beside what they have rewritten."""
         ...
 
     def commit(self, done: Finished, work_dir: Place, *, chosen: bool) -> int:
-        """The partition's log start offset afterwards."""
+        """Returns the partition's log start offset afterwards."""
         ...
 
     def settle(self) -> None:
-        """Writes down what was committed since the last time."""
+        """Writes the checkpoints of what was committed since the last call."""
         ...
 
     def complete(
         self, left: Sequence[PartitionDir], everything: Sequence[PartitionDir], engine: Engine, *, failed: bool
     ) -> None:
-        """After the last partition. `left` are those that are not compacted."""
+        """Call after the last partition. `left` are those that are not compacted."""
         ...
 
 
 class InPlace:
-    """Swaps new segments in. Retention and checkpoint resets concern also what was not chosen."""
+    """Swaps new segments in. Retention and checkpoint resets also apply to partitions that were not chosen."""
 
     def __init__(self, *, force_offline: bool, drop_keyless: bool) -> None:
         self._force_offline = force_offline
@@ -155,7 +155,7 @@ class InPlace:
     def complete(
         self, left: Sequence[PartitionDir], everything: Sequence[PartitionDir], engine: Engine, *, failed: bool
     ) -> None:
-        """All is in its place already."""
+        """Everything is in its place already."""
 
 
 class NewDirectory:
@@ -166,7 +166,7 @@ class NewDirectory:
         self._book = CheckpointBook(out)
         self._record = OutputRecord(out, command)
         self._signed: list[Path] = []
-        """Folders that are there, while the checkpoints may lack them."""
+        """Folders that are there although the checkpoints may lack them."""
         self._clean = False
 
     def hold(
@@ -225,7 +225,7 @@ class NewDirectory:
         return start
 
     def settle(self) -> None:
-        """Checkpoints, then the record, then the signs go: a folder without one is whole in every respect."""
+        """Checkpoints, then the record, then the markers go: a folder without a marker is complete in every respect."""
         self._book.write()
         if not self._signed:
             return
@@ -239,7 +239,7 @@ class NewDirectory:
     def complete(
         self, left: Sequence[PartitionDir], everything: Sequence[PartitionDir], engine: Engine, *, failed: bool
     ) -> None:
-        """What a broker looks for beside partitions; without it none starts on an output that lacks one."""
+        """The files that a broker expects beside partitions. Without them none starts on an output that lacks a partition."""
         if failed:
             return
         for directory in left:

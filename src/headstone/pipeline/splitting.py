@@ -1,7 +1,7 @@
-"""Partitions over many tasks: cut into what each task of the shuffle path is sent, and nothing else of the job.
+"""Partitions over many tasks: what each task of the shuffle path is sent, and nothing else of the job.
 
-Units, buckets and groups of all partitions are numbered through: a number names a task of its stage. A work says from
-whom its task must hear, each once, so that a row that was lost or came twice is noticed. Knows nothing of Spark.
+Units, buckets and groups are numbered across all partitions: a number names a task of its stage. A work says which tasks its
+task must get rows from, each once, so that lost or duplicated rows are noticed. Knows nothing about Spark.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ENTRY_BYTES = 24
 SPLIT_BYTES_MIN = 1 << 30
 """Below this, splitting a partition over tasks costs more than it gains."""
 SHARE_MAX = 1.5
-"""Of what a task gets if the whole job is cut evenly: a partition that is more would hold up the others."""
+"""Of an even share of the whole job per task: a larger partition would hold up the others."""
 
 
 def takes_whole(path: str, *, memory: int, memory_max: int, size: int, bytes_per_task: float) -> bool:
@@ -42,7 +42,7 @@ class Unit(Protocol):
 
 
 class Part(Protocol):
-    """A part of a partition that one task writes anew."""
+    """A part of a partition that one task rewrites."""
 
     def rewrite(self, blobs: Sequence[bytes], meter: Meter, *, keys_found: int, tombstones_lost: int) -> Any:
         """The answer of the task. Each bucket sends the survivors of this part."""
@@ -50,7 +50,7 @@ class Part(Protocol):
 
 
 class Splittable(Protocol):
-    """A partition that is compacted by many tasks. Its records are numbered through: an ordinal each."""
+    """A partition that is compacted by many tasks. Every record has an ordinal in it."""
 
     @property
     def records(self) -> int: ...
@@ -79,7 +79,7 @@ class IndexWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketWork:
-    """A share of a partition's keys: hears from its units, and tells its groups, whose first ordinals are the edges."""
+    """A share of a partition's keys: gets rows from its units, and sends to its groups, whose first ordinals are the edges."""
 
     units: range
     groups: range
@@ -88,23 +88,25 @@ class BucketWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteWork:
-    """One group of a partition, which hears from all its buckets."""
+    """One group of a partition, which gets rows from all its buckets."""
 
     partition: int
-    """Which of the works that were split."""
+    """Which of the split works."""
     part: Part
     buckets: range
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitWorks:
+    """The tasks of the three stages, numbered across all partitions."""
+
     units: tuple[IndexWork, ...]
     buckets: tuple[BucketWork, ...]
     groups: tuple[RewriteWork, ...]
 
 
 def buckets_of(records: int) -> int:
-    """So many that the entries of each fit into a task."""
+    """Enough that the entries of each fit into a task."""
     return max(1, -(-records * ENTRY_BYTES // BUCKET_BYTES))
 
 
@@ -125,7 +127,7 @@ def split_works(works: Sequence[Splittable], *, parallelism: int) -> SplitWorks:
 
 
 def require_each_once(senders: Sequence[int], wanted: range, *, who: str) -> None:
-    """An engine that loses rows or brings them twice must not make records vanish."""
+    """An engine that loses or duplicates rows must not make records vanish."""
     if sorted(senders) != list(wanted):
         raise Unfinished(
             f"{who} heard {units.count(len(senders), 'time')} from {len(set(senders) & set(wanted))} of "

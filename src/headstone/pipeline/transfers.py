@@ -1,6 +1,6 @@
-"""What a task does with files that are not rewritten: checks every batch of a segment, and copies it where that is wanted.
+"""What a task does with files that are not rewritten: checks every batch of a segment, and copies the file if needed.
 
-Headers decide also where nothing is rewritten, so checksums must be right there too. Within a store, the store copies.
+Headers decide even where nothing is rewritten, so checksums must be right there too. Within a store, the store copies.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from headstone.storage.uploads import copy_whole
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
-    """`check`: a segment whose batches must be right. Then it is copied from `source` to `target`, if there are such, up to
-    `size` if that is known."""
+    """`check`: a segment whose batches must be right. Then `source` is copied to `target`, if both are given, up to `size` if
+    that is known."""
 
     check: SegmentFile | None = None
     source: Place | None = None
@@ -45,5 +45,5 @@ def transfer(task: Transfer, meter: Meter) -> None:
 
 
 def run_transfers(tasks: Sequence[Transfer], engine: Engine) -> list[Exception | None]:
-    """In the order of the tasks: what went wrong."""
+    """The errors, in the order of the tasks."""
     return run_near_data(transfer, tasks, engine)

@@ -1,7 +1,7 @@
-"""What one task does: the bodies of the stages, over files and arrays. Knows nothing of Spark.
+"""What one task does: the bodies of the stages, over files and arrays. Knows nothing about Spark.
 
-A whole partition in one task, or in three steps: index a run of segments, find the newest of a bucket of keys, rewrite a
-group of segments. Outputs are written beside their final place under a name of this attempt; the driver commits.
+A whole partition in one task, or in three steps: index a run of segments, find the newest of a bucket of keys, rewrite a group
+of segments. Outputs are written beside their final place under a name of this attempt; the driver commits.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from headstone.storage.places import Place
 UNIT_BYTES = 128 << 20
 """Bytes of log that one index task of the shuffle path reads: its entries are about a tenth of that."""
 UNIT_RECORDS = 16 << 20
-"""And records, each of which has room in the task's table: compressed ones may take next to no bytes of log."""
+"""Records that it reads at most; each needs room in the task's table. Compressed ones may take almost no bytes of log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +107,7 @@ class GroupResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResult:
-    """What a task tells the driver; `tombstones_lost` are superseded ones that the rewrite never saw."""
+    """What a task returns to the driver; `tombstones_lost` are superseded ones that the rewrite never saw."""
 
     groups: tuple[GroupResult, ...]
     keys: int = 0
@@ -116,7 +116,7 @@ class TaskResult:
 
 
 def answers(outcomes: Sequence[Any]) -> list[Any]:
-    """What tasks answered. An error among it is raised, what is wrong with the data before what was unfinished."""
+    """What tasks answered. Raises an error among them, bad data before unfinished work."""
     errors = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
     for error in sorted(errors, key=lambda error: isinstance(error, Unfinished)):
         raise error
@@ -256,7 +256,7 @@ class GroupAlone:
     """One group of a partition, for the third step."""
 
     work: PartitionWork
-    """With this group and no other."""
+    """With only this group."""
 
     def rewrite(self, blobs: Sequence[bytes], meter: Meter, *, keys_found: int, tombstones_lost: int) -> TaskResult:
         """The survivors of this group from every bucket, applied."""

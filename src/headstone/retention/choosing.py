@@ -1,6 +1,6 @@
-"""Whether so much dirt, or dirt so old, is reason enough to clean a log: the rule for segments and for a lake's extents alike.
+"""Whether the amount or the age of dirty data is reason enough to clean a log: one rule for segments and a lake's extents.
 
-Pure. What is dirty, and what of it may be cleaned now, others say (`ranges` of segments, the lake of its extents); so is what
+Pure. Others decide what is dirty, and what of it may be cleaned now (`ranges` for segments, the lake for its extents), and what
 else makes a log worth a visit.
 """
 
@@ -17,7 +17,7 @@ class Dirt:
 
     clean_bytes: int
     dirty_bytes: int
-    """Of what may be cleaned now: younger data than min.compaction.lag.ms is neither clean nor dirty."""
+    """What may be cleaned now: data younger than min.compaction.lag.ms is neither clean nor dirty."""
     oldest_ms: int
 
     @property
@@ -28,7 +28,7 @@ class Dirt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """`deadline_ms` is when max.compaction.lag.ms is over for the oldest; None without a timestamp or such a limit."""
+    """`deadline_ms` is when max.compaction.lag.ms expires for the oldest; None without a timestamp or without such a limit."""
 
     dirty_ratio: float
     dirty_enough: bool
@@ -41,7 +41,7 @@ class Choice:
 
 
 def choose(dirt: Dirt, *, now_ms: int, ratio_min: float, lag_ms_max: int) -> Choice:
-    """Both strictly, as Kafka's cleaner has it: more than the ratio, later than the deadline. Nothing dirty, nothing chosen."""
+    """Both limits are strict, as in Kafka's cleaner: above the ratio, later than the deadline. Nothing dirty, not chosen."""
     limited = dirt.oldest_ms > 0 and lag_ms_max < NO_LIMIT - dirt.oldest_ms
     deadline_ms = dirt.oldest_ms + lag_ms_max if limited else None
     return Choice(

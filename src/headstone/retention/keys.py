@@ -1,7 +1,7 @@
 """The key index: keyed 128-bit digests of record keys, and which record of a key is the newest.
 
-Digests are SipHash-2-4-128 under a random key per job: a collision would delete somebody's record, so nobody may be able
-to make one. Records are numbered by ordinal (their position in the partition), never by value or key.
+Digests are SipHash-2-4-128 under a random key per job: a collision would delete a record, so it must be impossible to construct
+one. Records are numbered by ordinal (their position in the partition), never by value or key.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LOW32 = np.uint64(0xFFFFFFFF)
 
 
 def slots_for(keys: int) -> int:
-    """Table slots for that many keys; 16 bytes each."""
+    """Table slots for this many keys; 16 bytes each."""
     return max(64, int(keys / LOAD) + 1)
 
 
@@ -57,7 +57,7 @@ def new_table(keys: int) -> npt.NDArray[np.uint64]:
 
 @dataclass(frozen=True, slots=True)
 class HashKey:
-    """A secret: it is not shown with what holds it."""
+    """A secret: printing a value that has it does not show it."""
 
     k0: int = field(repr=False)
     k1: int = field(repr=False)
@@ -128,8 +128,8 @@ def index_records(data: Any, starts: Any, ends: Any, bases: Any, lasts: Any, cou
                   entry_offsets: Any) -> Any:  # fmt: skip
     """Digests of the keyed records below dirty_end, in order, and a state byte for every record.
 
-    ordinals[k] is where batch k's records begin in `states`; n entries are there already. Returns (entries, error code,
-    batch, record).
+    ordinals[k] is where batch k's records begin in `states`; n entries are there already. Returns (entries, error code, batch,
+    record).
     """
     for k in range(starts.size):
         i = starts[k]
@@ -170,7 +170,7 @@ def _siphash_spans(data: Any, starts: Any, sizes: Any, k0: Any, k1: Any, digests
 
 
 def siphash_spans(data: Any, starts: Any, sizes: Any, hash_key: HashKey) -> npt.NDArray[np.uint64]:
-    """Digests of spans of bytes, for whoever has keys without their records."""
+    """Digests of spans of bytes, for callers that have keys without their records."""
     digests = np.zeros((len(starts), 2), dtype=np.uint64)
     _siphash_spans(data, starts, sizes, np.uint64(hash_key.k0), np.uint64(hash_key.k1), digests)
     return digests
@@ -212,7 +212,7 @@ def has(table: Any, low: Any, high: Any) -> Any:
 
 @kernel
 def mark_newest(table: Any, digests: Any, dirty: Any, ordinals: Any, states: Any) -> Any:
-    """Newest entries first (from the end): marks those whose key was not met before; returns the keys added.
+    """Newest entries first (from the end): marks those whose key has not occurred yet; returns the keys added.
 
     A clean record only asks: it survives if no dirty record has its key, because clean records are unique already.
     """

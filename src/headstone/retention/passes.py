@@ -1,8 +1,8 @@
 """One cleaning pass over a partition, which goes through a segment's chunks twice.
 
-First it indexes (which record of a key is newest), then it rewrites (verdicts applied). Each takes chunks of bytes and
-gives arrays or bytes; which file they come from and go to is the caller's business.
-Ordinals number the records of the rewritten part of a partition from its first segment on.
+First it indexes (which record of a key is newest), then it rewrites (verdicts applied). Each takes chunks of bytes and returns
+arrays or bytes; the caller knows which file they come from and go to. Ordinals number the records of the rewritten part of a
+partition from its first segment on.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class CleaningPass:
     hash_key: keys.HashKey
     dirty_start: int
     dirty_end: int
-    """Where the pass ends: the next first dirty offset. Below `uncleanable` if a bounded map was full before."""
+    """Where the pass ends: the next first dirty offset. Below `uncleanable` if a bounded map was full before that."""
     uncleanable: int
     active: npt.NDArray[Any]
     """Rows of `producers.PRODUCER` that have not expired."""
@@ -54,9 +54,9 @@ class Piece:
 
 
 class PieceReader:
-    """Cuts a segment file into pieces, forwards or backwards: exactly the bytes that were surveyed, checksums verified.
+    """Cuts a segment file into pieces, forwards or backwards: exactly the surveyed bytes, with checksums verified.
 
-    `may_grow`: for whoever only reads. What somebody appended since is not looked at; who replaces a file would lose it."""
+    `may_grow`: for callers that only read. They ignore later appends; a caller that replaces the file would lose them."""
 
     def __init__(self, *, may_grow: bool = False) -> None:
         self._reader = ChunkReader()
@@ -177,7 +177,7 @@ def bounded_end(
     segments: list[SegmentSurvey], cleaning: CleaningPass, keys_max: int, reader: PieceReader | None = None
 ) -> tuple[int, int]:
     """How far Kafka's map of keys_max keys reaches from dirty_start: (dirty_end, keys)."""
-    # More keys than records there are not: a larger map would only take memory.
+    # No more slots than there are records: a larger map would only take memory.
     table = keys.new_table(min(keys_max, sum(segment.records for segment in segments)) + 1)
     reader, indexer = reader or PieceReader(), Indexer(cleaning)
     used, latest = 0, cleaning.dirty_start - 1

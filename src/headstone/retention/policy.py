@@ -1,7 +1,7 @@
 """The settings that decide about records, as data: clocks, retentions, watermarks.
 
-Two rule sets over one implementation: `kafka` removes by time alone; `coordinated` needs time and a watermark. A
-watermark of NO_LIMIT turns the one into the other, so no rule asks which set it belongs to.
+Two rule sets over one implementation: `kafka` removes by time alone; `coordinated` needs time and a watermark. A watermark of
+NO_LIMIT turns the one into the other, so no rule asks which set it belongs to.
 """
 
 from __future__ import annotations
@@ -37,13 +37,14 @@ class Policy:
     tombstones_below: int = 0
     markers_below: int = 0
     plain_below: int = 0
-    """Committed transactional data below it, in rewritten segments, becomes plain data: its marker is needed no longer.
+    """Committed transactional data below it, in rewritten segments, becomes plain data: it no longer needs its marker.
 
-    Exclusive. A broker's own cleaner, which knows no watermark, drops such a marker by time alone, and a replica that
-    stopped inside the transaction then never learns of its end. So it is 0 unless every replica is known to be past it."""
+    Exclusive. A broker's own cleaner, which knows no watermark, drops such a marker by time alone. A replica that stopped
+    inside the transaction then never learns of its end. So this is 0 unless every replica is known to be past it."""
 
 
 def kafka_rules(policy: Policy) -> Policy:
+    """The policy without watermarks: only time decides, as in a broker's cleaner."""
     return replace(policy, tombstones_below=NO_LIMIT, markers_below=NO_LIMIT, plain_below=0)
 
 
@@ -54,5 +55,5 @@ def horizon_after(now_ms: int, delete_retention_ms: int) -> int:
 
 
 def has_passed(horizon_ms: int, now_ms: int) -> bool:
-    """Whether what has this horizon may go, as far as time is concerned. The kernels say the same of a batch (`verdicts`)."""
+    """Whether time allows removal after this horizon. The kernels say the same of a batch (`verdicts`)."""
     return 0 <= horizon_ms <= now_ms

@@ -1,7 +1,7 @@
-"""Producer state by replay: who wrote last, in which epoch, which transactions are open, which were aborted.
+"""Producer state by replay: the last writer, its epoch, which transactions are open, which were aborted.
 
-One row per producer, sorted by id; a compiled loop replays batch headers as a broker does for replicated appends. Decides
-LSO and which producers' last batches must stay. Knows nothing of keys.
+One row per producer, sorted by id; a compiled loop replays batch headers as a broker does for replicated appends. Decides LSO
+and which producers' last batches must stay. Knows nothing about keys.
 """
 
 from __future__ import annotations
@@ -124,13 +124,13 @@ class ProducerState:
         return min([*unstable, self.high_watermark, log_end])
 
     def entries(self) -> list[ProducerEntry]:
-        """For a snapshot; producers of whom only emptied markers are left have no state to keep."""
+        """For a snapshot. Producers with nothing left but emptied markers have no state to keep."""
         producers = self.rows[self.rows["epoch"] >= 0]
         return [ProducerEntry(**{name: int(row[name]) for name in PRODUCER.names or ()}) for row in producers]
 
 
 def with_producers(rows: npt.NDArray[Any], producer_ids: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-    """rows plus a blank row for each id that has none, still sorted."""
+    """`rows` plus a blank row for each missing id, still sorted."""
     wanted = np.unique(producer_ids[producer_ids >= 0])
     missing = wanted[~np.isin(wanted, rows["producer_id"])]
     if not missing.size:
@@ -142,7 +142,7 @@ def with_producers(rows: npt.NDArray[Any], producer_ids: npt.NDArray[np.int64]) 
 
 
 def slots_of(sorted_ids: npt.NDArray[np.int64], producer_ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Index of each id in sorted_ids, -1 for those that are not there."""
+    """Index of each id in sorted_ids; -1 if missing."""
     if not sorted_ids.size:
         return np.full(producer_ids.size, -1, dtype=np.int64)
     sorted_ids = np.ascontiguousarray(sorted_ids)

@@ -58,6 +58,7 @@ def first_dirty_offset(survey: PartitionSurvey, checkpoint: int | None) -> tuple
 
 
 def clean_range(survey: PartitionSurvey, policy: Policy, *, checkpoint: int | None) -> CleanRange:
+    """What a pass may clean: whole segments below the LSO, the active segment and min.compaction.lag.ms."""
     start, reset = first_dirty_offset(survey, checkpoint)
     limits = [(survey.lso, "LSO"), (survey.active.base, "active segment")]
     if policy.min_compaction_lag_ms > 0:
@@ -79,6 +80,7 @@ def dirty_segments(survey: PartitionSurvey, dirty_start: int) -> list[SegmentSur
 
 
 def eligibility(survey: PartitionSurvey, clean: CleanRange, policy: Policy) -> Eligibility:
+    """Whether Kafka's cleaner would choose the log, for its dirty ratio or its overdue dirty data."""
     dirty = dirty_segments(survey, clean.dirty_start)
     stamps = [segment.first_batch_timestamp for segment in dirty if segment.first_batch_timestamp > 0]
     dirt = Dirt(
@@ -132,7 +134,7 @@ def group_segments(segments: Sequence[SegmentSurvey], policy: Policy, *, unclean
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetainedSegment:
-    """What deletion looks at, of old and of new segments alike."""
+    """The facts that deletion looks at, for old and new segments alike."""
 
     base: int
     size: int
@@ -142,7 +144,7 @@ class RetainedSegment:
 def deletable(
     segments: Sequence[RetainedSegment], policy: Policy, *, log_start: int, log_end: int, high_watermark: int
 ) -> list[int]:
-    """Bases of the oldest segments that go: below log start always; by size and time if the policy has `delete`."""
+    """Bases of the oldest segments to delete: always those below log start; by size and time if the policy has `delete`."""
     gone = 0
 
     def take_while(goes: Iterable[bool]) -> None:

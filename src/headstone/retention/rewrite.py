@@ -1,7 +1,7 @@
 """Applies verdicts to bytes: a chunk of batches in, the chunk of the new log out.
 
-Batches that lose nothing are copied byte for byte. Rebuilt ones keep base offset, last offset, producer, epoch,
-sequence and leader epoch; record timestamps do not change, whatever becomes of the base timestamp.
+Batches that lose nothing are copied byte for byte. Rebuilt ones keep base offset, last offset, producer, epoch, sequence and
+leader epoch. Record timestamps never change, even if the base timestamp does.
 """
 
 from __future__ import annotations
@@ -237,7 +237,7 @@ class Rewriter:
         heads = np.zeros((chosen.size, 3), dtype=np.int64)
         if not chosen.size:
             return np.zeros(0, dtype=np.uint8), spans, heads
-        # One buffer, because zstd's results keep the room of the worst case for as long as they live.
+        # One buffer, because zstd's results keep worst-case room for as long as they live.
         packed = bytearray()
         done = 0
         for some, data, starts, ends in self._payloads.runs(chunk, chosen):
@@ -264,7 +264,7 @@ class Rewriter:
 
 
 def _with_room(buffer: Bytes, size: int) -> Bytes:
-    """A buffer of at least that size; an oversized one is given back when it is no longer needed."""
+    """A buffer of at least that size; an oversized one is released when it is no longer needed."""
     if size <= buffer.size <= max(4 * size, BUFFER_BYTES):
         return buffer
     return np.zeros(size if size > BUFFER_BYTES else size + size // 4, dtype=np.uint8)

@@ -1,7 +1,7 @@
-"""The one table of topic settings: Kafka's name, type, range, default, and which field of a Policy each one is.
+"""The one table of topic settings: Kafka's name, type, range, default, and the field of a Policy for each.
 
-Pure. Flags of the command line, settings of the lake's topics and what is copied from a cluster derive from it; where
-settings come from, and which of them win, is decided elsewhere.
+Pure. Command line flags, settings of the lake's topics and what is copied from a cluster derive from it. Where settings come
+from, and which of them win, is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ SOURCE, SOURCE_LAKE = "headstone.source", "lake"
 DEAD_AGE_MAX = "headstone.dead.age.max.ms"
 
 IN_FORCE, IF_SET, NOT = "in force", "if set", "not"
-"""What is copied of a topic: its value, whoever has set it; its value if it was set for the topic itself; or nothing."""
+"""What is copied from a topic: its value, wherever it is set; its value if it was set for the topic itself; or nothing."""
 
 _DEFAULTS = {field.name: field.default for field in fields(Policy)}
 
 
 def policies_of(text: str) -> frozenset[str]:
-    """What `cleanup.policy` names; an empty text names nothing."""
+    """The policies in `cleanup.policy`; an empty text has none."""
     return frozenset(word.strip() for word in text.split(",") if word.strip())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSetting:
-    """`field` is None where no rule asks for it. `kind` is int, float or str; a range is of numbers, ends included."""
+    """`field` is None if no rule uses it. `kind` is int, float or str; a range is of numbers, ends included."""
 
     name: str
     about: str
@@ -45,13 +45,13 @@ class TopicSetting:
     high: float = NO_LIMIT
     copied: str = NOT
     flag: bool = True
-    """Whether a compaction can be told otherwise."""
+    """Whether a compaction accepts it as an option."""
     of_kafka: bool = True
     """Whether a broker knows it; the others are the lake's own."""
 
     @property
     def option(self) -> str:
-        """Its name where dots cannot be."""
+        """Its name where dots are not allowed."""
         return self.name.replace(".", "_")
 
     @property
@@ -60,13 +60,13 @@ class TopicSetting:
 
     @property
     def default(self) -> Any:
-        """Kafka's; None where no rule asks for it."""
+        """Kafka's default; None if no rule uses it."""
         if self.name == CLEANUP_POLICY:
             return "compact"
         return None if self.field is None else _DEFAULTS[self.field]
 
     def parsed(self, text: object) -> Any:
-        """Without a look at the range: a cluster keeps to its own."""
+        """Does not check the range: a cluster has its own."""
         try:
             return parse_duration_ms(str(text)) if self.is_duration else self.kind(str(text))
         except ValueError as error:
@@ -141,17 +141,19 @@ FIELDS = frozenset(setting.field for setting in TOPIC_SETTINGS if setting.field 
 
 
 def names_copied(how: str) -> tuple[str, ...]:
+    """`how`: IN_FORCE, IF_SET or NOT."""
     return tuple(setting.name for setting in TOPIC_SETTINGS if setting.copied == how)
 
 
 def known_setting(name: str) -> TopicSetting:
+    """UsageError for an unknown name, with suggestions."""
     if name not in BY_NAME:
         raise UsageError(f"no topic setting {name}{instead(name, BY_NAME, shown_max=len(BY_NAME))}")
     return BY_NAME[name]
 
 
 def checked(name: str, text: object) -> str:
-    """A setting that somebody gives for a topic, as it is kept; UsageError if there is none of that name, or not that value."""
+    """The stored form of a setting given for a topic; UsageError if its name or value is invalid."""
     setting = known_setting(name)
     value = setting.parsed(text)
     if name == CLEANUP_POLICY and (not policies_of(value) or policies_of(value) - {"compact", "delete"}):
@@ -162,7 +164,7 @@ def checked(name: str, text: object) -> str:
 
 
 def kafka_settings(settings: Mapping[str, object]) -> dict[str, str]:
-    """Those that a broker knows, for a topic that is made in Kafka."""
+    """Those that a broker knows, for a topic to be created in Kafka."""
     return {name: str(value) for name, value in settings.items() if name not in BY_NAME or BY_NAME[name].of_kafka}
 
 
@@ -172,11 +174,11 @@ def setting_of(settings: Mapping[str, object], name: str) -> Any:
 
 
 def retention_limits(settings: Mapping[str, object]) -> tuple[int | None, int | None]:
-    """retention.ms and retention.bytes of a topic that is both compacted and deleted by them; None: no limit.
+    """retention.ms and retention.bytes of a topic whose policy names both compact and delete; None: no limit.
 
-    Of a topic that is only deleted every record is kept: an archive is there to outlive what Kafka has of it.
+    If the policy is only delete, every record is kept: an archive is there to outlive what Kafka has.
 
-    Only what is set: whoever keeps a log without saying for how long keeps it, whatever a broker's default is."""
+    Only explicit settings count: a topic without a limit is kept, whatever a broker's default is."""
     if not {"compact", "delete"} <= set(policies_of(str(settings.get(CLEANUP_POLICY, "")))):
         return None, None
     limits = [
@@ -187,9 +189,9 @@ def retention_limits(settings: Mapping[str, object]) -> tuple[int | None, int | 
 
 
 def with_settings(policy: Policy, settings: Mapping[str, str], fields: Collection[str]) -> Policy:
-    """The policy with those of its fields that the settings tell; others than `fields` stay as they are.
+    """The policy with those of `fields` that the settings have; all others stay as they are.
 
-    Where they tell of deletion but not of its time, nothing is deleted by time: the broker may have another default.
+    If the settings ask for deletion without a time, nothing is deleted by time: the broker may have another default.
     """
     changes = {
         setting.field: _field_value(setting, settings[setting.name])
@@ -202,7 +204,7 @@ def with_settings(policy: Policy, settings: Mapping[str, str], fields: Collectio
 
 
 def _field_value(setting: TopicSetting, text: str) -> Any:
-    """Whoever compacts a topic that is only deleted by its settings does not mean them."""
+    """Only a policy of both deletes here: compacting a topic whose policy is only delete overrides that policy."""
     if setting.name == CLEANUP_POLICY:
         return {"compact", "delete"} <= policies_of(text)
     return setting.parsed(text)

@@ -1,7 +1,7 @@
 """What the batch headers of one partition tell: segments, producers, transactions, LSO, where to cut the work.
 
-Two walks over headers at most: one for producers and sizes, a second one for transaction roles if there are
-transactions at all. Reads through the walk it is given; decides nothing about records.
+Two walks over headers at most: one for producers and sizes, a second one for transaction roles if there are any transactions.
+Reads through the given walk; decides nothing about records.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from headstone.retention.producers import ProducerState
 from headstone.retention.transactions import OpenTxn, Roles, Tracker, merged_aborted
 
 CUT = np.dtype([("position", "i8"), ("record", "i8"), ("batch", "i8"), ("seal", "u8"), ("offset", "i8")])
-"""A batch boundary in a segment: file position; records, batches and the sum of `seals` of the segment before it; and the
-base offset of the batch behind it, or the segment's next offset at its end."""
+"""A batch boundary in a segment: file position; records, batches and the sum of `seals` of the segment before it; and the base
+offset of the batch after it, or the segment's next offset at its end."""
 
 CHUNK_BYTES = 2 << 20
 """Work is cut into chunks of about this size: large enough for a kernel call, small enough for the processor's cache."""
 
 CHUNK_RECORDS = 4 << 20
-"""And of about so many records: compressed ones may be far smaller on disk than what a task holds for each."""
+"""And at most about this many records: compressed ones may be far smaller on disk than a task's memory for each."""
 
 SEAL_CRC, SEAL_OFFSET, SEAL_EPOCH = (
     np.uint64(odd) for odd in (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9)
@@ -43,9 +43,9 @@ Walk = Callable[[SegmentFile, int], Iterator[Batches]]
 
 
 def seals(batches: Batches) -> npt.NDArray[np.uint64]:
-    """A number for each batch that stands for all its bytes: its checksum, and the fields that are not under it.
+    """A number for each batch that stands for all its bytes: its checksum, and the fields that the checksum does not cover.
 
-    Their sums are compared between the reads of a file, so that each read gets what was planned."""
+    The sums are compared between the reads of a file, to make sure that each read gets what was planned."""
     crc, base, size, epoch = (
         batches[name].astype(np.uint64) for name in ("crc", "base_offset", "size", "leader_epoch")
     )
@@ -96,7 +96,7 @@ class PartitionSurvey:
     aborted: tuple[AbortedTxn, ...]
     aborted_seen: tuple[AbortedTxn, ...]
     aborted_lost: int
-    """Aborted transactions that no `.txnindex` told of: Kafka itself would serve them as committed."""
+    """Aborted transactions missing in every `.txnindex`: Kafka itself would serve them as committed."""
     first_transactional: int | None
     """Base offset of the first transactional data batch: MXFO ends there."""
 
@@ -171,7 +171,7 @@ def survey_partition(
     indexed_aborted: Sequence[AbortedTxn],
     walk: Walk = walk_file,
 ) -> PartitionSurvey:
-    """snapshot is (offset, entries): the state of everything below that offset; None replays the whole log."""
+    """`snapshot` is (offset, entries): the state of everything below that offset; None replays the whole log."""
     history = _History(snapshot, high_watermark)
     segments = _first_walk(files, walk, history)
     log_end = max(segments[-1].next_offset, segments[-1].base)
@@ -210,7 +210,7 @@ class _History:
         self._batches = 0
 
     def add(self, table: Batches) -> None:
-        """Replayed many together: each new producer makes the state be sorted anew, and segments may be tiny."""
+        """Replays many tables together: each new producer makes the state be sorted anew, and segments may be tiny."""
         self._waiting.append(table.copy())
         self._batches += table.size
         if self._batches >= REPLAY_BATCHES:

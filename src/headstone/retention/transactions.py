@@ -1,7 +1,7 @@
 """What each batch means to transactions: plain, committed, aborted or open data; a marker still needed or not.
 
-The tracker walks batch headers from the start of the log, as the cleaner's does: a marker is needed as long as one of
-its data batches is seen in the same walk. One byte per batch comes out; records are not looked at.
+The tracker walks batch headers from the start of the log, as the cleaner's does: a marker is needed while one of its data
+batches is seen in the same walk. One byte per batch comes out; records are not looked at.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ABORTED = 2
 OPEN = 3
 CONTROL_NEEDED = 4
 CONTROL_IDLE = 5
-"""A marker none of whose data is left (or one that was emptied): it may be stamped, and goes once its time has come."""
+"""A marker without any data left (or an emptied one): it may be stamped, and goes once its time has come."""
 
 Roles = npt.NDArray[np.uint8]
 
@@ -128,12 +128,12 @@ class Tracker:
         return roles
 
     def seen_aborted(self) -> list[AbortedTxn]:
-        """Aborted transactions of which data was still there: their entries belong into the new `.txnindex`."""
+        """Aborted transactions whose data was still there: their entries belong into the new `.txnindex`."""
         return [entry for entry, seen in zip(self._entries, self._seen, strict=True) if seen]
 
 
 def merged_aborted(indexed: Iterable[AbortedTxn], replayed: Iterable[AbortedTxn]) -> tuple[list[AbortedTxn], int]:
-    """Index entries plus those that only the log itself tells of, and how many these are (a lost `.txnindex`)."""
+    """Index entries plus those found only in the log itself, and the number of the latter (a lost `.txnindex`)."""
     by_marker = {(entry.producer_id, entry.last_offset): entry for entry in indexed}
     lost = [entry for entry in replayed if (entry.producer_id, entry.last_offset) not in by_marker]
     return sorted([*by_marker.values(), *lost]), len(lost)

@@ -1,7 +1,7 @@
 """What becomes of each batch and record, and why: the one statement of the retention rules.
 
-Roles (transactions), states (keys) and headers come in as arrays; an action per batch and a count per reason come out. K1,
-K2 and R0 to R7 are the names of docs/rules.md.
+Roles (transactions), states (keys) and headers come in as arrays; an action per batch and a count per reason come out. K1, K2
+and R0 to R7 are the names of docs/rules.md.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headstone.retention.transactions import ABORTED, COMMITTED, CONTROL_IDLE, C
 DROP = 0
 COPY = 1
 COPY_AS_PLAIN = 2
-"""As it is but for the transactional bit: committed data that needs its marker no longer."""
+"""Unchanged but for the transactional bit: committed data that no longer needs its marker."""
 EMPTY = 3
 """Header only: no record is left, but the header is still needed."""
 REBUILD = 4
@@ -94,7 +94,7 @@ def kept_headers(batches: Batches, active: npt.NDArray[Any], *, uncleanable: int
 
 @kernel
 def horizon_passed(batch: Any, now_ms: Any) -> Any:
-    """Whether its tombstones, or its marker, may go as far as time is concerned."""
+    """Whether time allows its tombstones, or its marker, to go."""
     return batch.attributes & DELETE_HORIZON != 0 and batch.base_timestamp <= now_ms
 
 
@@ -109,7 +109,7 @@ def survives(state: Any, expired: Any) -> Any:
 
 @kernel
 def mark_survivors(states: Any, expired: Any, stays: Any) -> None:
-    """Of many records, each with a horizon of its own."""
+    """For many records, each with a horizon of its own."""
     for i in range(states.size):
         stays[i] = survives(states[i], expired[i])
 

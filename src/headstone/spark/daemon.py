@@ -1,6 +1,6 @@
-"""The parent of Spark's Python workers on a local master: what a worker needs is imported once, here, before the fork.
+"""The parent of Spark's Python workers on a local master: imports what a worker needs once, here, before the fork.
 
-pyspark is taken from where it is installed, not from the zip that Spark puts in front, which has no compiled modules.
+pyspark comes from where it is installed, not from the zip that Spark puts first, which has no compiled modules.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Where Spark runs unless somebody says otherwise.
+"""Where Spark runs by default.
 
-Text only, so that a command line can name it without Spark.
+Text only, so that a command line can show it without loading Spark.
 """
 
 from __future__ import annotations

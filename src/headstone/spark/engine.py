@@ -1,6 +1,6 @@
-"""The Engine on a Spark session: runs the stages as jobs, counts what comes back, and cancels them when it is interrupted.
+"""The Engine on a Spark session: runs the stages as jobs, counts what comes back, and cancels them when interrupted.
 
-Knows no kind of Spark in particular: a session may be local, on a cluster, or over Spark Connect.
+Works with any kind of Spark: a session may be local, on a cluster, or over Spark Connect.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ from headstone.spark.stages import Body, Counted
 from headstone.spark.tags import cancel, new_tag, tagged
 
 JOBS_MAX = 16
-"""Jobs into which the tasks of a stage are cut where datagrams may not arrive: as each ends, the line moves."""
+"""Jobs per stage where datagrams may not arrive: the line moves as each ends."""
 SMALL_JOBS_MAX = 64
-"""Jobs of a stage whose answers are wanted soon, and that somebody may stop: a job that has begun is finished."""
+"""Jobs of a stage whose answers are wanted soon, and which may be stopped: a job that has begun is finished."""
 SMALL_JOBS_AT_ONCE = 2
-"""Each fills the cluster: while the last tasks of one run, those of the next have the free cores."""
+"""Each fills the cluster: while the last tasks of one run, those of the next use the free cores."""
 ROWS_ASKED = 100_000
-"""More than a cluster has cores: a partition without a row tells nothing."""
+"""More than a cluster has cores: a partition without a row reports nothing."""
 LOOPBACK = ("127.", "::1")
 
 
 class OnSpark:
-    """The stages on a Spark session, which may still be starting: it is asked for only when a stage runs."""
+    """The stages on a Spark session, which may still be starting: it is waited for only when a stage runs."""
 
     def __init__(
         self, session: Callable[[], SparkSession], *, parallelism: int | None = None,
         begin: Callable[[], None] | None = None,
     ) -> None:  # fmt: skip
-        """`parallelism` None: Spark is asked, when it is needed first."""
+        """`parallelism` None: Spark is asked when it is first needed."""
         self._session = session
         self._parallelism = parallelism
         self._begin = begin
@@ -73,7 +73,7 @@ class OnSpark:
     def as_they_end(
         self, body: Body, tasks: Sequence[Any], board: Board | None = None, *, stop: Stop = never
     ) -> Iterator[tuple[int, Any]]:
-        """In jobs of their own, some tasks each: Spark tells what a job has found when all of it has ended."""
+        """In several jobs of some tasks each: Spark returns a job's results only when the whole job has ended."""
         return self._ended(body, tasks, board, size_of=small_job_size, at_once=SMALL_JOBS_AT_ONCE, stop=stop)
 
     def _ended(
@@ -97,7 +97,7 @@ class OnSpark:
         self, works: Sequence[Splittable], board: Board | None = None, *, parts_at_once: int | None = None,
         stop: Stop = never,
     ) -> Iterator[tuple[int, Any]]:  # fmt: skip
-        """In several jobs the survivors are kept on the executors from the first one on: nothing is indexed twice."""
+        """With several jobs, survivors are kept on the executors from the first one on: nothing is indexed twice."""
         cut = split_works(works, parallelism=self.parallelism)
         units, groups = self._counted(board, len(cut.units)), self._counted(board, len(cut.groups))
         spark, count = self._session(), len(cut.groups)
@@ -124,24 +124,24 @@ class OnSpark:
 
 
 def parallelism_of(spark: SparkSession) -> int:
-    """Into how many tasks Spark itself cuts what nobody has cut: the cores of all its executors, unless it is told otherwise.
+    """The number of tasks into which Spark cuts data by default: the cores of all its executors, unless configured otherwise.
 
-    Asked of a DataFrame, since nothing else is the same on a cluster and over Spark Connect. Twice: executors of a standalone
-    cluster come when the first job is there."""
+    Asked through a DataFrame, the only way that works on a cluster and over Spark Connect. Twice: executors of a standalone
+    cluster come with the first job."""
     numbered = spark.range(ROWS_ASKED).select(functions.spark_partition_id().alias("partition"))
     counts = [collected(numbered.agg(functions.max("partition").alias("last"))) for _ in range(2)]
     return max(int(rows[0]["last"]) + 1 for rows in counts)
 
 
 def job_size(tasks: int, counted: Counted, *, parallelism: int) -> int:
-    """Tasks per job: all, where nobody counts, or where what they send arrives for sure."""
+    """Tasks per job: all of them if nothing is counted, or if reports are sure to arrive."""
     if counted.address is None or counted.address.host.startswith(LOOPBACK):
         return tasks
     return max(parallelism, -(-tasks // JOBS_MAX))
 
 
 def small_job_size(tasks: int, counted: Counted, *, parallelism: int) -> int:
-    """Tasks per job where what each has done is wanted soon."""
+    """Tasks per job if each task's result is wanted soon."""
     del counted
     return max(parallelism, -(-tasks // SMALL_JOBS_MAX))
 
@@ -158,7 +158,7 @@ def _persisted(frame: DataFrame) -> Iterator[DataFrame]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A frame that is not evaluated yet, and the numbers of the tasks that its rows tell of."""
+    """A frame that is not evaluated yet, and the numbers of the tasks that its rows report on."""
 
     frame: DataFrame
     tasks: range
@@ -168,7 +168,7 @@ def results(
     spark: SparkSession, jobs: Sequence[Job], board: Board | None, counted: Counted, *, at_once: int | None = None,
     stop: Stop = never,
 ) -> Iterator[tuple[int, Any]]:  # fmt: skip
-    """Of every task of a job that was begun once: (number of its work, answer or the error that it met)."""
+    """For every task of a job that was begun, once: (number of its work, answer or error)."""
     for job, rows in ended_jobs(spark, jobs, at_once=at_once or len(jobs), stop=stop):
         answered = [pickle.loads(bytes(row["result"])) for row in rows]
         require_each_once([task for task, *_ in answered], job.tasks, who="the driver")
@@ -181,9 +181,9 @@ def results(
 def ended_jobs(
     spark: SparkSession, jobs: Sequence[Job], *, at_once: int, stop: Stop = never
 ) -> Iterator[tuple[Job, list[Row]]]:
-    """Evaluates each frame once, so many at a time, and gives the rows of each as its job ends; none is begun after `stop`.
+    """Evaluates each frame once, `at_once` at a time, and yields the rows of each as its job ends; begins none after `stop`.
 
-    Jobs run on threads, under a tag by which they are cancelled: the session may be somebody's who runs other jobs there.
+    Jobs run on threads, under a tag by which they are cancelled: the caller may run other jobs in the same session.
     """
     tag = new_tag()
 
@@ -206,7 +206,7 @@ def ended_jobs(
 
 
 def collected(frame: DataFrame, tag: str | None = None) -> list[Row]:
-    """Its rows, from one job under this tag: whoever gives up is not kept by Spark."""
+    """Its rows, from one job under this tag. The caller may give up without waiting for Spark."""
     check()
     spark, name = frame.sparkSession, tag or new_tag()
     try:

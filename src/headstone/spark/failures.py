@@ -1,7 +1,7 @@
-"""What went wrong in Spark, in one line: of a JVM's or Python's stack traces only the sentence that says why; and what to do.
+"""What went wrong in Spark, in one line: from a JVM's or Python's stack traces only the sentence that says why; and what to do.
 
-Errors of our own tasks do not come this way: they travel as values (`stages`). Who meets the same again by the same command is
-not told to repeat it.
+Errors of our own tasks do not come this way: they travel as values (`stages`). If the same command would fail the same way
+again, the advice is not to repeat it.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ LASTING = (
     ),
     (r"AccessControlException|Permission denied", "let the user that Spark runs as do that"),
 )
-"""What the same command meets again, and what helps."""
+"""Errors that the same command would meet again, and what helps."""
 
 
 def reason_in(lines: Iterable[str]) -> str:
-    """The innermost cause that a stack trace names; without one, all that was said but for its frames."""
+    """The innermost cause that a stack trace names; without one, the whole text except its frames."""
     texts = [line.strip() for line in lines if line.strip() and not re.match(r"\s*(at |\.\.\. \d+ more)", line)]
     named = [line for line in texts if REASON.search(line)]
     if not named:
@@ -64,7 +64,7 @@ def reason_of(error: Exception) -> str:
 
 
 def failure(error: Exception) -> Unfinished | None:
-    """What to raise; None for an error of our own code, of which whoever mends it needs all."""
+    """What to raise; None for an error in our own code, where the developer needs the full trace."""
     text = text_of(error)
     python = _python_reason(text)
     if python is not None and WRONG_PYTHON.search(python):
@@ -75,7 +75,7 @@ def failure(error: Exception) -> Unfinished | None:
 
 
 def _python_reason(text: str) -> str | None:
-    """What the executor's Python said last; None if it is not what failed."""
+    """The last message of the executor's Python; None if that is not what failed."""
     ended, missing = NO_WORKER.search(text), NO_PYTHON.search(text)
     if ended is not None:
         return " ".join(ended[1].strip().splitlines()[-1].split())[:SAID_MAX]
@@ -91,7 +91,7 @@ def _advice(text: str) -> str:
 
 
 def text_of(error: Exception) -> str:
-    """py4j's errors ask the JVM for their text, which may have gone."""
+    """py4j's errors ask the JVM for their text, but it may have gone."""
     try:
         return str(error)
     except (Py4JError, OSError):

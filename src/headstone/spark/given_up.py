@@ -1,7 +1,7 @@
-"""What py4j and pyspark print of a JVM that was ended because the run was given up: stack traces that are nobody's help.
+"""Hides what py4j and pyspark print about a JVM that was ended because the run was given up: stack traces that help no one.
 
 Owns which those are: py4j's log on the threads of such a run and on the thread by which py4j frees that session's objects, and
-errors of its accumulator server. Of every other run, and of sessions and threads that are not ours, all is said as before.
+errors of its accumulator server. All other runs, and sessions and threads that are not ours, log as before.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from py4j.clientserver import FinalizerWorker
 from headstone.interruption import given_up
 
 LOGGERS = (None, "py4j", "py4j.java_gateway", "py4j.clientserver")
-"""None: a command that gets no answer is told to the root logger, whoever has asked."""
+"""None: a command without an answer is logged to the root logger, whichever thread has asked."""
 PY4J = Path(py4j.__file__).parent
 
 
@@ -45,7 +45,7 @@ _FILTER = _GivenUp()
 
 
 def silence_py4j() -> None:
-    """Once is enough; it stays, for threads may be left when the session has ended."""
+    """Once is enough; it stays, because threads may outlive the session."""
     for name in LOGGERS:
         logging.getLogger(name).addFilter(_FILTER)
 
@@ -58,7 +58,7 @@ def silence_finalizer(gateway: Any) -> None:
 
 
 def silence_accumulators(spark_context: Any) -> None:
-    """Its server has a thread of its own, which knows no run: it is that of whoever starts the session."""
+    """The server has a thread of its own, which knows no run. Its run is that of the thread that starts the session."""
     server = getattr(spark_context, "_accumulatorServer", None)
     if server is None:
         return

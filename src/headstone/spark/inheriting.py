@@ -1,8 +1,8 @@
-"""What a caller's thread tells Spark of its jobs, told on threads of ours too: job group, description, pool, tags.
+"""Copies what a caller's thread has told Spark about its jobs to threads of ours: job group, description, pool, tags.
 
-pyspark's `inheritable_thread_target` asks the process which kind of Spark it has, where a process may have both, and gives
-all threads one set of properties, which tags of ours change. Nothing is told of a session that does not answer: whoever uses it
-is.
+pyspark's `inheritable_thread_target` asks the process which kind of Spark it has, but a process may have both. It also gives
+all threads one set of properties, which tags of ours change. A session that does not answer raises nothing here; its next use
+does.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 def inheriting(spark: SparkSession, work: Callable[P, T]) -> Callable[P, T]:
-    """The work as it is to be done on another thread than this one, as often as need be; on this one it changes nothing."""
+    """The work, to be run on other threads any number of times; on this one it changes nothing."""
     here = threading.get_ident()
     try:
         context = context_of(spark)
@@ -40,7 +40,7 @@ def inheriting(spark: SparkSession, work: Callable[P, T]) -> Callable[P, T]:
 
 
 def _of_context(spark: SparkSession, context: Any) -> Callable[[], None]:
-    """Without pinned threads (PYSPARK_PIN_THREAD) a thread has no properties of its own: they would be somebody else's."""
+    """Without pinned threads (PYSPARK_PIN_THREAD) a thread has no properties of its own: they would be another thread's."""
     if not isinstance(context._gateway, ClientServer):
         return lambda: None
     properties, tags = context._jsc.sc().getLocalProperties().clone(), spark.getTags()

@@ -1,6 +1,6 @@
 """The Java that local Spark runs on: found, checked, and its archive of parsed classes.
 
-Owns where the archive is cached and when it may be trusted. Knows nothing of sessions or jobs.
+Owns where the archive is cached and when it may be trusted. Knows nothing about sessions or jobs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ASK_SECONDS_MAX = 30
 class Java:
     path: Path
     version: str
-    """With its build where the runtime tells it, such as 17.0.15+6-Debian-1deb12u1."""
+    """With its build if the runtime reports it, such as 17.0.15+6-Debian-1deb12u1."""
 
     @property
     def major(self) -> int:
@@ -60,7 +60,7 @@ def _executable() -> Path:
 
 
 def _released_version(path: Path) -> str | None:
-    """From the file that JDKs keep beside bin/: asking a JVM would cost a tenth of a second of every start."""
+    """From the file that JDKs keep beside bin/: asking a JVM would cost a tenth of a second at every start."""
     try:
         text = (path.resolve().parent.parent / "release").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -100,7 +100,7 @@ class ClassArchive:
         return [f"-XX:ArchiveClassesAtExit={self.draft}"] if make and self._writable() else []
 
     def publish(self, *, whole: bool) -> None:
-        """Once the JVM has gone; `whole` is whether it went by itself."""
+        """After the JVM has ended; `whole` is whether it ended by itself."""
         try:
             if whole and self.draft.is_file():
                 os.replace(self.draft, self.path)
@@ -118,7 +118,7 @@ class ClassArchive:
 
 
 def class_archive(java: Java, jars: Path, options: Sequence[str]) -> ClassArchive | None:
-    """Of this Java, these jars and these JVM options; None where there is no place to keep one."""
+    """For this Java, these jars and these JVM options; None if there is no place to keep one."""
     try:
         home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         stats = [(entry.name, entry.stat().st_size, entry.stat().st_mtime_ns) for entry in os.scandir(jars)]

@@ -1,7 +1,7 @@
-"""What Spark's JVM says: held back until it has started, then passed on, until it is told to stop.
+"""The output of Spark's JVM: held back until it has started, then passed on, until it is told to stop.
 
-A start that fails is told in one line, made of what was held; the stack traces around it are nobody's help. So are those of
-tasks whose failure is told in a line by `failures.py`; those of others are shown at the end.
+A failed start is reported in one line made from the held output, without the stack traces around it. The traces of tasks whose
+failure `failures.py` reports in a line are dropped too; those of others are shown at the end.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from types import TracebackType
 from headstone.interruption import given_up
 
 LOGGED = re.compile(r"^\d\d/\d\d/\d\d \d\d:\d\d:\d\d [A-Z]+ \w+: ")
-"""What log4j says begins so; lines behind it belong to it."""
+"""log4j's lines begin like this; lines after one belong to it."""
 TASK_FAILED = re.compile(r"(?:\S+ ){3}(Executor: Exception in task|TaskSetManager: (Lost task|Task \d+ in stage))")
 FAILURE_LINES_MAX = 1000
-"""The newest."""
+"""The newest ones."""
 NOISE = (
     b"Using incubator modules",
     b"Using Spark's default log4j profile",
@@ -31,14 +31,14 @@ NOISE = (
     b"resolves to a loopback address",
     b"Set SPARK_LOCAL_IP",
 )
-"""What it says at every start."""
+"""Lines printed at every start."""
 GIVEN_UP = "All masters are unresponsive"
 """After a minute; the JVM then takes minutes more to end."""
 DRAIN_SECONDS_MAX = 5.0
 
 
 class JvmOutput:
-    """A pipe and the thread that reads it. As a context it is the start: the JVM writes to `writer`, which is closed here."""
+    """A pipe and the thread that reads it. As a context it covers the start: the JVM writes to `writer`, closed here."""
 
     def __init__(self) -> None:
         self._reader, self.writer = os.pipe()
@@ -46,7 +46,7 @@ class JvmOutput:
         self._lock = threading.Lock()
         self._stopped = False
         self._failures: deque[str] = deque(maxlen=FAILURE_LINES_MAX)
-        """What tasks that failed had to say, as long as nobody has told why."""
+        """Output of failed tasks, kept until their failure is explained."""
         self._in_failure = self._explained = False
         self._given_up: Callable[[], None] | None = None
         self._thread = threading.Thread(target=self._read, daemon=True)
@@ -61,11 +61,11 @@ class JvmOutput:
         os.close(self.writer)
 
     def on_giving_up(self, end: Callable[[], None]) -> None:
-        """To be called when Spark says that no master of its cluster registers it."""
+        """Called when Spark says that no master of its cluster registers it."""
         self._given_up = end
 
     def pass_on(self) -> None:
-        """The JVM has started: what it said meanwhile is shown, and what it says from now on."""
+        """The JVM has started: shows what it has written so far, and what it writes from now on."""
         with self._lock:
             held, self._held = self._held or [], None
             sys.stderr.write("".join(held))
@@ -73,11 +73,11 @@ class JvmOutput:
         _running.append(self)
 
     def stop(self) -> None:
-        """What it says when it is told to stop is shown to nobody."""
+        """Shows nothing of what it writes after it is told to stop."""
         self._stopped = True
 
     def end(self) -> None:
-        """Before it is told to stop: failures that nobody has explained are shown."""
+        """Call before it is told to stop: shows failures that were not explained."""
         _running.remove(self)
         with self._lock:
             if not (self._stopped or self._explained or given_up()):
@@ -89,7 +89,7 @@ class JvmOutput:
         self._explained = True
 
     def held(self) -> list[str]:
-        """Lines of a JVM that has ended before it had started."""
+        """Lines of a JVM that ended before it had started."""
         self._thread.join(DRAIN_SECONDS_MAX)
         with self._lock:
             return list(self._held or [])

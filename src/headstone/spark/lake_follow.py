@@ -1,10 +1,11 @@
 """`spark.readStream.format("headstone")`: the records that come into topics of a lake, each once.
 
-A stream's position is an offset per partition, `{"orders-0": 1200}`, and nothing else: compaction may replace extents between
-two micro-batches, or while one is read. What it has removed before the stream came is not served: a reader that must see every
-tombstone says so with a hold (`headstone lake hold`). What a micro-batch reads is pinned until the next one begins.
+A stream's position is an offset per partition, `{"orders-0": 1200}`, and nothing else: compaction may replace extents
+between two micro-batches, or while one is read. What it removed before the stream came is not served: a reader that must see
+every tombstone needs a hold (`headstone lake hold`). What a micro-batch reads is pinned until the next one begins.
 
-Owns what counts as lost: records below the log start that were not read, a partition that is gone, a log that became shorter.
+Owns what counts as lost: records below the log start that were not read, a partition that is gone, a log that became
+shorter.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ OPTIONS = (
 )  # fmt: skip
 
 Offsets = Mapping[str, int]
-"""By partition, as `orders-0`: the next offset to read."""
+"""By partition, such as `orders-0`: the next offset to read."""
 
 
 class Log(NamedTuple):
-    """Offsets that there are: [start, end)."""
+    """Existing offsets: [start, end)."""
 
     start: int
     end: int
@@ -56,7 +57,7 @@ class LakeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._pins: list[Pin] = []
 
     def __getstate__(self) -> dict[str, object]:
-        """Executors get the way to the store with each part, and none to the metastore."""
+        """Executors get access to the store with each part, and none to the metastore."""
         return {**self.__dict__, "_address": None, "_opened": None, "_pins": []}
 
     def initialOffset(self) -> dict[str, int]:
@@ -73,7 +74,7 @@ class LakeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._until = {str(partition): log.end for partition, log in self._logs()}
 
     def latestOffset(self, start: Offsets | None = None, limit: object = None) -> dict[str, int]:
-        """Spark hands both over since 4.2. Partitions that were added since begin with their log."""
+        """Spark passes both since 4.2. Partitions that were added since begin with their log."""
         logs = {str(partition): log for partition, log in self._logs()}
         begins = {**{name: log.start for name, log in logs.items()}, **(start or {})}
         ends = {name: self._end(name, logs.get(name), begin) for name, begin in begins.items()}
@@ -106,7 +107,7 @@ class LakeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from partition.rows(self._columns)
 
     def commit(self, end: Offsets) -> None:
-        """What was planned before is read; what is planned for the batch behind it may be among the pins."""
+        """What was planned earlier is read; what is planned for the next batch may already be among the pins."""
         for pin in self._pins[:-1]:
             Pins(self._lake().metastore).release(pin)
         self._pins = self._pins[-1:]
@@ -123,13 +124,13 @@ class LakeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._opened
 
     def _logs(self) -> list[tuple[TopicPartition, Log]]:
-        """Those that are read, as they are now."""
+        """The partitions that are read, as they are now."""
         metastore = self._lake().metastore
         ends = metastore.log_ends(self._selection.chosen(metastore.partitions()))
         return [(partition, Log(*offsets)) for partition, offsets in ends.items()]
 
     def _end(self, name: str, log: Log | None, begin: int) -> int:
-        """A partition that is gone, or has become shorter, keeps its place."""
+        """A partition that is gone, or has become shorter, keeps its position."""
         if log is None:
             self._lost(f"{name} is gone")
         elif log.end < begin:

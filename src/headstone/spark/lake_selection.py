@@ -1,6 +1,6 @@
-"""What of a lake is read: the options of the data source `headstone`, and the parts that tasks get.
+"""What to read of a lake: the options of the data source `headstone`, and the parts that tasks get.
 
-Plans are made where the metastore is; a part holds the way to the store, and none to the metastore. Reads no record itself.
+Plans are made where the metastore is. A part gives access to the store, and none to the metastore. Reads no record itself.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LakeSelection:
-    """No partitions: all of them. Of each partition [starting, ending), and of these offsets [offset_start, offset_end)."""
+    """No partitions: all of them. From each partition [starting, ending), and of these offsets [offset_start, offset_end)."""
 
     topics: tuple[str, ...]
     view: str
@@ -60,7 +60,7 @@ class LakeSelection:
     ending: OffsetPerPartition
     as_of_ms: int | None
     pin_ms: int
-    """How long what was planned can be read, whatever garbage collection does."""
+    """How long a plan can be read, whatever garbage collection does."""
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> LakeSelection:
@@ -83,7 +83,7 @@ class LakeSelection:
         )
 
     def chosen(self, present: Sequence[TopicPartition]) -> list[TopicPartition]:
-        """Of the lake's partitions; what is named and not there is refused."""
+        """From the lake's partitions; a named one that does not exist is refused."""
         require_topics(self.topics, {partition.topic for partition in present})
         own = [partition for partition in present if partition.topic in self.topics]
         require_partitions(self.partitions, {partition.number for partition in own})
@@ -93,7 +93,7 @@ class LakeSelection:
         return [partition for partition in own if not self.partitions or partition.number in self.partitions]
 
     def range_of(self, topic_partition: TopicPartition, *, start: int, end: int) -> tuple[int, int]:
-        """[first, last) of what is wanted of a log that begins and ends there."""
+        """[first, last): what is wanted of a log that begins and ends there."""
         first = self.starting.of(topic_partition, earliest=start, latest=end)
         last = self.ending.of(topic_partition, earliest=start, latest=end)
         return max(first, self.offset_start, start), min(last, self.offset_end, end)
@@ -108,7 +108,7 @@ def address_of(options: Mapping[str, str]) -> LakeAddress:
 
 @dataclass
 class RecordsPart(InputPartition):
-    """A run of extents, for one task, and which of their offsets are wanted."""
+    """A run of extents for one task, and which of their offsets are wanted."""
 
     store: Store
     partition: TopicPartition
@@ -123,7 +123,7 @@ class RecordsPart(InputPartition):
 
 @dataclass
 class TablePart(InputPartition):
-    """A run of extents, with what of them is in the table."""
+    """A run of extents, with what is in the table of them."""
 
     store: Store
     hash_key: HashKey
@@ -145,10 +145,10 @@ def record_parts(
 
 
 def table_parts(lake: Lake, states: Mapping[TopicPartition, Partition]) -> Iterator[InputPartition]:
-    """What is in the table is decided here, from lists of keys; a large partition is read by many tasks.
+    """Decides here, from lists of keys, what is in the table; many tasks read a large partition.
 
-    A Python data source plans in a process that has no session of Spark's, so no task can decide. Each list is read once,
-    and what does not fit into memory waits in a temporary file."""
+    A Python data source plans in a process without a Spark session, so no task can decide. Each list is read once, and what
+    does not fit into memory waits in a temporary file."""
     hash_key = lake.metastore.hash_key
     for topic_partition, live in decided(lake.store, hash_key, states, InProcess(NEAR_THREADS)).items():
         for run in runs(live, lambda found: found.extent.length):
@@ -158,7 +158,7 @@ def table_parts(lake: Lake, states: Mapping[TopicPartition, Partition]) -> Itera
 def runs(
     items: Sequence[Item], size: Callable[[Item], int], split_bytes: int = SPLIT_BYTES
 ) -> Iterator[tuple[Item, ...]]:
-    """Neighbours that are read by one task."""
+    """Neighbours to be read by one task."""
     run: list[Item] = []
     total = 0
     for item in items:

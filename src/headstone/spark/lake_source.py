@@ -2,14 +2,14 @@
 
 LAKE is a directory or the URL of a metastore. Options: `topic` (one, or several with commas); `view`: "records" (the default),
 or "table", the newest record of every key that is not deleted; `partitions` ("0,3"); `offsets` ("1000:2000"), `startingOffsets`
-and `endingOffsets` (as Kafka's source takes them), of the view "records"; `asOf` (milliseconds since 1970, or
-"2026-11-15 10:00:00" in UTC): the past, as far as garbage collection has left it; `store.NAME` for settings of the store.
+and `endingOffsets` (as Kafka's source takes them), for the view "records"; `asOf` (milliseconds since 1970, or "2026-11-15
+10:00:00" in UTC): the past, as far as garbage collection has left it; `store.NAME` for settings of the store.
 
-The extents are looked up once, for the first query of a DataFrame: compaction that runs meanwhile changes nothing for it, and
-later queries of the same DataFrame read the same past. Garbage collection leaves it for `pinMs` (six hours), and then for as
-long as it likes. Load again for the newest. `spark.readStream` is `lake_follow.py`.
+The extents are looked up once, for the first query of a DataFrame: a compaction at the same time changes nothing for it, and
+later queries of the same DataFrame read the same past. Garbage collection leaves it for `pinMs` (six hours); after that it may
+be gone. Load again for the newest records. `spark.readStream` is `lake_follow.py`.
 
-A query's own filters choose nothing here, for the reason that `source.py` tells.
+A query's own filters choose nothing here, for the reason given in `source.py`.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ if TYPE_CHECKING:
 
 NAME = "headstone"
 NOT_FOUND = "DATA_SOURCE_NOT_FOUND"
-"""What Spark says where no source of the name is registered or installed."""
+"""Spark's error if no source of the name is registered or installed."""
 OPTIONS = (
     "asOf", "endingOffsets", "lake", "offsets", "partitions", "path", "pinMs", "startingOffsets", "store.NAME", "topic", "view"
 )  # fmt: skip
 
 
 def lake_frame(spark: SparkSession, lake: str, options: Mapping[str, str]) -> DataFrame:
-    """Registers the source only where Spark does not find it by itself: it warns of each registration that replaces another."""
+    """Registers the source only if Spark does not find it by itself: it warns of each registration that replaces another."""
 
     def frame() -> DataFrame:
         loaded = spark.read.format(NAME).options(**options).load(lake)
-        _ = loaded.schema  # Spark Connect looks for the source only when it is asked
+        _ = loaded.schema  # Spark Connect looks for the source only when it is used
         return loaded
 
     try:
@@ -91,12 +91,12 @@ class HeadstoneSource(DataSource):
         return made
 
     def _forget(self) -> None:
-        """Spark sends the source to the executors beside its reader, to ask its name: what its options tell stays here."""
+        """Spark sends the source to the executors beside its reader, to ask its name: the options stay here."""
         self.options = {}
 
 
 class LakeReader(DataSourceReader):
-    """Plans where the driver is; executors get the way to the store with each part, and none to the metastore."""
+    """Plans where the driver is; executors get access to the store with each part, and none to the metastore."""
 
     def __init__(self, address: LakeAddress, selection: LakeSelection, columns: Sequence[str]) -> None:
         self._address: LakeAddress | None = address
@@ -111,7 +111,7 @@ class LakeReader(DataSourceReader):
         lake = self._address.open()
         try:
             chosen = selection.chosen(lake.metastore.partitions())
-            # Before anything is looked up. Nobody tells a source when its queries are over: the pin lasts as it is told.
+            # Before anything is looked up. A source does not learn when its queries are over: the pin lasts for its fixed time.
             Pins(lake.metastore).pin("spark", as_of_ms=selection.as_of_ms, for_ms=selection.pin_ms)
             states = snapshots(lake, chosen, selection.as_of_ms)
             if selection.view == TABLE:

@@ -1,6 +1,6 @@
 """From a live Kafka cluster into the lake, with Structured Streaming and Spark's own Kafka source.
 
-Owns the query and its micro-batches; what a task writes and what is committed is `lake/transfer/landing.py`.
+Owns the query and its micro-batches. What a task writes and what is committed is in `lake/transfer/landing.py`.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ class StreamOptions:
     offsets_per_batch: int | None = None
     """None: as many as make `BATCH_OBJECTS`."""
     offsets_per_task: int | None = None
-    """None: as many as make an object, of records of an ordinary size."""
+    """None: as many as make an object, with records of an ordinary size."""
     codec: int = codecs.NAMES.index(CODEC)
     extent_bytes: int = EXTENT_BYTES
     stop: Stop = never
-    """The batch in hand is finished."""
+    """The current batch is finished."""
     before_commit: Callable[[], None] = lambda: None
-    """Called when a batch is read and uploaded; what it raises ends the run before anything of the batch is in the lake."""
+    """Called when a batch is read and uploaded. An exception ends the run before anything of the batch is in the lake."""
 
 
 def stream(
@@ -82,10 +82,10 @@ def stream(
     tell: Tell,
     board: Board | None = None,
 ) -> dict[TopicPartition, int]:
-    """All of these topics: what is committed now, or on and on until `stop`. Records added, by partition.
+    """All of these topics: what is committed now, or continuously until `stop`. Returns the records added, by partition.
 
-    `starts`: where the log of each partition begins in Kafka; those that are added later begin at 0. The board counts offsets.
-    Unfinished: somebody said stop before all was there that is there now; what was committed stays."""
+    `starts`: where the log of each partition begins in Kafka; those added later begin at 0. The board counts offsets.
+    Unfinished if it was stopped before everything that is there now was ingested; what was committed stays."""
     if not starts:
         raise UsageError("no topic to ingest")
     begins = {
@@ -124,7 +124,7 @@ def stream(
 
 
 def _counted(spark: SparkSession, board: Board | None, tasks: int) -> Counted:
-    """Where so many tasks tell how far they are."""
+    """Where this many tasks report their progress."""
     host = host_for_tasks(spark) if board is not None else None
     if board is None or host is None:
         return _uncounted(tasks)
@@ -150,7 +150,7 @@ def land_batch(
     lake: Lake, followed: Followed, batch: DataFrame, ends: Ends, options: StreamOptions, size: ObjectSize, clock: Clock,
     counted: Callable[[int], Counted] = _uncounted,
 ) -> dict[TopicPartition, int]:  # fmt: skip
-    """One micro-batch: written by tasks, appended by one commit. What the lake has already (a batch again) is left out."""
+    """One micro-batch: written by tasks, appended by one commit. Skips what the lake has already (a repeated batch)."""
     nexts = followed.nexts(ends)
     objects = size.objects(followed.unread(), ends)
     task = LandTask(
@@ -159,10 +159,11 @@ def land_batch(
     )  # fmt: skip
     rows = batch.coalesce(objects).mapInArrow(landing(task, counted(objects)), LANDED).collect()
     outcomes: dict[int, Stored | HeadstoneError] = dict(pickle.loads(bytes(row["landed"])) for row in rows)
-    # An id belongs to the number of a task. One without an answer has no task, or one that has read all its offsets and found
-    # nothing new. A twin of it that is still alive, by speculation or on a machine that Spark has lost, reads the same offsets
-    # and leaves out the same, so it uploads nothing either. (If Kafka's cleaner emptied them between the two, its object is an
-    # orphan, which gc finds, and which every proof reads.) Ids with an answer, be it an error, may have an upload: these stay.
+    # An id belongs to the number of a task. If it has no answer, there is no such task, or the task has read all its offsets
+    # and found nothing new. A twin that is still alive, by speculation or on a machine that Spark has lost, reads the same
+    # offsets and skips the same, so it uploads nothing either. (If Kafka's cleaner emptied them between the two, its object is
+    # an orphan, which gc finds, and which every proof reads.) Ids with an answer, even an error, may have an upload: these
+    # stay.
     lake.metastore.unregister([name for number, name in enumerate(task.object_ids) if number not in outcomes])
     landed: list[Stored] = answers(list(outcomes.values()))
     if not landed:
@@ -173,7 +174,7 @@ def land_batch(
 
 
 def landing(task: LandTask, counted: Counted) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The number of a task, and what it has stored, if anything, or the error that it met."""
+    """Yields the number of a task, and what it has stored, if anything, or its error."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()

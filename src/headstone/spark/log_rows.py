@@ -1,7 +1,7 @@
 """Rows of `kafka-log` from a run of chunks of one segment: by decoding records, or from batch headers alone.
 
-Owns which columns a batch header already tells. A task gets a `LogPart` and needs nothing else; what was surveyed is what is
-read, though a segment may have grown since. An `ObjectPart` is read without a survey. Knows neither Spark nor options.
+Owns which columns a batch header can fill. A task gets a `LogPart` and needs nothing else. It reads exactly what was surveyed,
+though a segment may have grown since. An `ObjectPart` is read without a survey. Knows neither Spark nor options.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from headstone.retention.transactions import Roles
 from headstone.spark.record_columns import arrow_schema, timestamps
 
 SPLIT_BYTES = 64 << 20
-"""About as much of a log is one task's work."""
+"""Approximate bytes of log per task."""
 HEADER_ROWS_MAX = 1 << 20
-"""Rows that are made of headers at once: a megabyte of headers may stand for any number of records."""
+"""Rows made from headers at once: a megabyte of headers may stand for any number of records."""
 
 VISIBILITY = pa.array(["committed", "committed", "aborted", "open", None, None], pa.string())
 """By role: `transactions.DATA` to CONTROL_IDLE."""
@@ -76,7 +76,7 @@ class LogPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectPart:
-    """The same of a segment in an object store, which nobody has surveyed: what is visible is not known."""
+    """As `LogPart`, for a segment in an object store that was not surveyed: what is visible is unknown."""
 
     topic: str
     partition: int
@@ -103,7 +103,7 @@ def parts_of(
 
 
 def headers_tell(columns: Sequence[str]) -> bool:
-    """Then a task walks a whole segment: there is little to read."""
+    """If so, one task walks a whole segment: there is little to read."""
     return HEADER_COLUMNS.issuperset(columns)
 
 
@@ -116,14 +116,14 @@ def rows_of(part: LogPart, columns: Sequence[str], walk: Walk = walk_file) -> It
 
 
 def rows_of_records(part: LogPart, columns: Sequence[str]) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """With the offset behind the last record that was looked at, so that a reader knows where to go on."""
+    """Each with the offset after the last record looked at, so that a reader knows where to continue."""
     payloads = Payloads()
     for piece in PieceReader(may_grow=True).pieces(part.segment, backwards=False):
         yield from _records_in(part, piece.chunk, piece.roles, columns, payloads)
 
 
 def rows_of_object(part: ObjectPart, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """In one read; it goes on for as long as there may be wanted offsets."""
+    """In one read, as long as there may be wanted offsets."""
     assert "visibility" not in columns, "other segments decide what is visible"
     payloads = Payloads()
     for chunk in chunks_of_object(part.file):
@@ -140,7 +140,7 @@ def rows_of_object(part: ObjectPart, columns: Sequence[str]) -> Iterator[pa.Reco
 
 
 def rows_of_headers(part: LogPart, columns: Sequence[str], walk: Walk) -> Iterator[pa.RecordBatch]:
-    """One row per record all the same, but no record is read: a header says how many there are."""
+    """Still one row per record, but reads no record: a header says how many there are."""
     segment = part.segment
     roles, seal, done = segment.roles(), 0, 0
     for table in walk(segment.file, segment.base - 1):
@@ -185,7 +185,7 @@ def _headers_in(
 
 
 def _slices(counts: Ints) -> Iterator[tuple[int, int]]:
-    """Of batches, each with about HEADER_ROWS_MAX records or one batch."""
+    """Slices of batches, each with about HEADER_ROWS_MAX records, or of one batch."""
     ends = np.cumsum(counts, dtype=np.int64)
     first = 0
     while first < counts.size:
@@ -208,7 +208,7 @@ def _is_whole(part: LogPart) -> bool:
 
 
 def _of_headers(part: LogPart | ObjectPart, batches: Batches, roles: Roles, position: int) -> Columns:
-    """Of each record, what its batch's header tells. `position`: where in the file the positions of the batches count from."""
+    """For each record, what its batch's header says. `position`: where in the file the batches' positions begin to count."""
     rows = batches.size
     attributes, kinds = batches["attributes"], batches["control_type"].astype(np.int64)
     name = part.file.path.rsplit("/", 1)[-1]

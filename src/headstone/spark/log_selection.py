@@ -1,6 +1,6 @@
 """Which part of which logs a reader of `kafka-log` asks for: paths, patterns, topics, partitions, offsets.
 
-Owns what these options mean. Looks for directories each time it is asked, because a log directory grows.
+Owns what these options mean. Looks for directories each time, because a log directory grows.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class LogSelection:
 
 
 def _paths(options: Mapping[str, str]) -> tuple[str, ...]:
-    """Spark hands several paths over as one option, a JSON list."""
+    """Spark passes several paths as one option, a JSON list."""
     paths = [options["path"]] if options.get("path") else json.loads(options.get("paths") or "[]")
     if not paths:
         raise UsageError('name a log directory or a partition directory: .load("PATH")')
@@ -69,7 +69,7 @@ def _paths(options: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def matching(path: str, access: Access = FROM_ENVIRONMENT) -> list[Place]:
-    """The place of this name, or the partition and log directories that a pattern such as `logs/*/orders-*` matches."""
+    """The place of this name, or the partition and log directories that match a pattern such as `logs/*/orders-*`."""
     names = path.split("/")
     plain = next((number for number, name in enumerate(names) if WILDCARDS & set(name)), len(names))
     whole = place(path, access)
@@ -79,7 +79,7 @@ def matching(path: str, access: Access = FROM_ENVIRONMENT) -> list[Place]:
     folders = [root] if root.is_dir() else []
     for name in filter(None, names[plain:]):
         folders = [child for folder in folders for child in _folders(folder) if fnmatchcase(child.name, name)]
-    # What a broker is about to delete matches many a pattern too, and is no partition any more.
+    # Directories that a broker is about to delete match many patterns too, but are not partitions any more.
     folders = [folder for folder in folders if _is_log(folder) or any(map(_is_log, _folders(folder)))]
     if not folders:
         raise UsageError(f"{path}: no partition directory and no log directory matches")

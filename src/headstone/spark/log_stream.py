@@ -1,10 +1,11 @@
 """`spark.readStream.format("kafka-log").load(PATH)`: the records that are added to a growing log directory, each once.
 
-A stream's position is an offset per partition, `{"orders-0": 1200}`, and nothing else: segments may be rolled, compacted or
-appended to between two batches, or while one is read, and what is at or above the position is read exactly once. It goes up to
-the last stable offset, where a record's `visibility` does not change any more, or to the high watermark.
+A stream's position is an offset per partition, `{"orders-0": 1200}`, and nothing else. Segments may be rolled, compacted or
+appended to between two batches, or while one is read; everything at or above the position is read exactly once. It reads up
+to the last stable offset, where a record's `visibility` no longer changes, or to the high watermark.
 
-Owns what counts as lost: records that were deleted before they were read, a partition that is gone, a log that became shorter.
+Owns what counts as lost: records that were deleted before they were read, a partition that is gone, a log that became
+shorter.
 """
 
 from __future__ import annotations
@@ -33,17 +34,17 @@ from headstone.storage.stores import MissingObject
 OPTIONS = ("failOnDataLoss", "maxOffsetsPerTrigger", "upTo")
 LSO, HIGH_WATERMARK = "lso", "high-watermark"
 PATIENCE_SECONDS = 10.0
-"""A swap or an append that is under way is over by then; what is still half a log is told."""
+"""A swap or an append under way is over by then; a log that is still incomplete is reported."""
 POLL_SECONDS = 0.1
 ATTEMPTS = 3
-"""Of a task to read its range: when compaction has replaced a segment under it, it looks where its offsets are now."""
+"""A task's attempts to read its range: when compaction has replaced a segment under it, it looks up its offsets again."""
 
 Offsets = Mapping[str, int]
-"""By partition, as its directory is called: the next offset to read."""
+"""By partition, named as its directory: the next offset to read."""
 Partitions = Mapping[str, tuple[PartitionDir, PartitionSurvey]]
 
 _IN_MOTION = (CorruptLog, UsageError, FileNotFoundError, MissingObject)
-"""What a log looks like while somebody swaps segments, or is in the middle of an append."""
+"""What a log looks like during a swap of segments, or in the middle of an append."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +91,7 @@ class KafkaLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._until = self._ends(partitions, self._firsts(partitions))
 
     def latestOffset(self, start: Offsets | None = None, limit: object = None) -> dict[str, int]:
-        """Spark hands both over since 4.2. `limit` is what the options say, or all there is where the trigger wants that."""
+        """Spark passes both since 4.2. `limit` is what the options say, or everything there is if the trigger wants that."""
         partitions = self._partitions()
         begins = {**self._firsts(partitions), **(start or {})}
         ends = self._ends(partitions, begins)
@@ -111,7 +112,7 @@ class KafkaLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return parts
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of the part's offsets, wherever they are: segments that compaction has replaced are looked up again."""
+        """The rows of the part's offsets, wherever they are: looks up segments again that compaction has replaced."""
         if not isinstance(partition, StreamPart):
             return
         directory, parts = partition.directory, [partition.part]
@@ -131,7 +132,7 @@ class KafkaLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             parts = list(_range_of(directory, survey, start, end))
 
     def _partitions(self) -> Partitions:
-        """All that are there now. Headers are walked again only where a log has changed."""
+        """All that exist now. Headers are walked again only where a log has changed."""
         partitions: dict[str, tuple[PartitionDir, PartitionSurvey]] = {}
         for directory in self._selection.directories():
             name = directory.name
@@ -157,7 +158,7 @@ class KafkaLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {name: max(survey.log_start, self._selection.offset_start) for name, (_, survey) in partitions.items()}
 
     def _ends(self, partitions: Partitions, begins: Offsets) -> dict[str, int]:
-        """A partition that is gone, or has become shorter, keeps its place, so that nothing is read twice if it comes back."""
+        """A partition that is gone, or has become shorter, keeps its position: nothing is read twice if it comes back."""
         ends = dict(begins)
         for name, begin in begins.items():
             if name not in partitions:
@@ -187,7 +188,7 @@ def _range_of(directory: PartitionDir, survey: PartitionSurvey, start: int, end:
 
 
 def settled(directory: PartitionDir, look: Callable[[PartitionDir], PartitionSurvey]) -> PartitionSurvey:
-    """What is in motion is looked at again until it is whole, for some seconds."""
+    """Looks again at a log in motion until it is whole, for some seconds."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
@@ -200,7 +201,7 @@ def settled(directory: PartitionDir, look: Callable[[PartitionDir], PartitionSur
 
 
 def listed_anew(directory: PartitionDir) -> PartitionDir:
-    """What is in an object store was listed when it was found."""
+    """Object stores were listed when the place was found, so list again."""
     log_dir = directory.log_dir
     if not isinstance(log_dir, ObjectPlace):
         return directory
@@ -209,7 +210,7 @@ def listed_anew(directory: PartitionDir) -> PartitionDir:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _State:
-    """Equal as long as a survey would be the same."""
+    """Two states are equal while a survey would give the same."""
 
     files: tuple[SegmentFile, ...]
     high_watermark: int | None

@@ -1,4 +1,4 @@
-"""Whether a cluster that is named answers, asked before Spark is: Spark itself waits for a minute, or for ever.
+"""Checks that a named cluster answers before Spark is asked: Spark itself waits for a minute, or for ever.
 
 Owns the forms of master and remote URLs. Starts nothing. Messages never show a URL's parameters, which may be tokens.
 """
@@ -17,11 +17,11 @@ PORT_MAX = 65535
 STANDALONE = "spark://"
 MASTER = re.compile(r"local|local\[(\*|\d+)(,\d+)?\]|local-cluster\[\d+,\d+,\d+\]|yarn|spark://.+|k8s://.+")
 PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
-"""Where one of them is set, gRPC does not connect to the host itself."""
+"""If one of them is set, gRPC does not connect to the host itself."""
 
 
 def require_master(master: str) -> None:
-    """Of a standalone cluster one master is enough: they stand in for each other."""
+    """For a standalone cluster one master is enough: they stand in for each other."""
     if not MASTER.fullmatch(master):
         raise UsageError(f"master {master}: expected local[N], local[*], spark://HOST:PORT, yarn or k8s://URL")
     if not master.startswith(STANDALONE):
@@ -87,7 +87,7 @@ def _address(text: str, url: str) -> tuple[str, int]:
 
 
 def _refusal(host: str, port: int) -> str | None:
-    """Why no connection can be made; None if something accepts it."""
+    """Why no connection can be made; None if it is accepted."""
     try:
         socket.create_connection((host, port), timeout=ANSWER_SECONDS_MAX).close()
     except TimeoutError:

@@ -1,7 +1,7 @@
-"""The columns that both data sources give, in one order and with one type each, so that their DataFrames union.
+"""The columns of both data sources, in one order and with one type each, so that their DataFrames can be united.
 
-What only one of them knows is null in the other. Spark prunes no columns of a Python source (4.0 to 4.3), but it hands over the
-schema of `spark.read.schema(...)`: naming fewer columns there makes a source produce only these. Knows no source.
+A column that only one of them has is null in the other. Spark prunes no columns of a Python source (4.0 to 4.3), but it passes
+the schema of `spark.read.schema(...)`: naming fewer columns there makes a source produce only these. Knows no source.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ TIMESTAMP_MS_MAX = units.MOMENT_MS_MAX
 
 
 def chosen_columns(schema: types.StructType) -> tuple[str, ...]:
-    """Those that the reader's schema names, in its order; all if it names none."""
+    """Those in the reader's schema, in its order; all if it names none."""
     for field in schema.fields:
         if field.name not in BY_NAME:
             raise UsageError(f"no column {field.name}; there are {', '.join(BY_NAME)}")
@@ -79,7 +79,7 @@ def timestamps(stamps_ms: Ints) -> pa.Array:
 
 
 def widened(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
-    """Rows of a lake, which holds committed data only and knows neither producers nor segment files."""
+    """Rows of a lake, which has only committed data and knows neither producers nor segment files."""
     return pa.RecordBatch.from_arrays([_widened(batch, name) for name in columns], schema=arrow_schema(columns))
 
 

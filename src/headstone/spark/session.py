@@ -1,8 +1,8 @@
 """Starting and stopping Spark: the shortest honest start of a local one, a plain start of every other.
 
-Owns the settings of a local driver, that no JVM outlives its session, and that the session of a caller, as in a notebook,
-is used and never replaced, changed or stopped. The only file that may touch the classic API (context, gateway): jobs get
-a SparkSession and must not know which kind it is.
+Owns the settings of a local driver, and makes sure that no JVM outlives its session. A caller's session, as in a notebook, is
+used and never replaced, changed or stopped. The only file that may touch the classic API (context, gateway): jobs get a
+SparkSession and must not know which kind it is.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ LOCAL_CONF = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
 JVM_OPTIONS = "spark.driver.extraJavaOptions"
-# The JVM only moves blobs between tasks. On two busy cores neither the second compiler nor a parallel collector was
-# seen to move them faster; more cores were not tried. Its own warnings (a stale archive) are not the user's business.
+# The JVM only moves blobs between tasks. On two busy cores neither the second compiler nor a parallel collector moved them
+# measurably faster; more cores were not tried. Its own warnings (a stale archive) are not the user's business.
 QUICK_JVM = (
     "-XX:TieredStopAtLevel=1",
     "-XX:+UseSerialGC",
@@ -84,11 +84,10 @@ def spark_session(
 ) -> Iterator[SparkSession]:
     """A session on `remote` (Spark Connect), or on `master` (default local[*]); `conf` wins over every setting here.
 
-    Where the caller or the platform has already started Spark (a notebook, spark-submit), that session, which is left as it
-    is; UsageError where it is on another master, or set otherwise. `package`: of Spark's own version, for one that is
-    started here, unless `conf` brings jars or packages.
-    `archive` lets the first local run leave a class archive (150 MB) when it exits: 18 to 25 s once, measured on two
-    busy cores, for shorter starts later.
+    If the caller or the platform has already started Spark (a notebook, spark-submit), returns that session unchanged;
+    UsageError if it has another master or other settings. `package`: of Spark's own version, for a session started here, unless
+    `conf` brings jars or packages. `archive` lets the first local run leave a class archive (150 MB) when it exits: 18 to 25 s
+    once, measured on two busy cores, for shorter starts later.
     """
     conf = conf or {}
     running = callers_session()
@@ -109,24 +108,24 @@ def spark_session(
 
 
 def is_submitted() -> bool:
-    """Whether the platform has started Spark, or the caller has."""
+    """Whether the platform, or the caller, has started Spark."""
     return "PYSPARK_GATEWAY_PORT" in os.environ or callers_session() is not None
 
 
 _noted: ContextVar[SparkSession | None] = ContextVar("callers_session", default=None)
 _own_session = threading.Lock()
-"""Held while a `StartingSession` has one, which it ends: nobody else's to use. A process can have one classic session only."""
+"""Held while a `StartingSession` has a session of its own, which it ends. A process can have only one classic session."""
 
 
 def note_callers_session() -> SparkSession | None:
-    """On the caller's thread, before the work goes on on another, where its session is not the active one."""
-    with suppress(Unfinished):  # told to whoever wants to use it
+    """Call on the caller's thread before the work moves to another, where its session is not the active one."""
+    with suppress(Unfinished):  # reported to the caller that wants to use it
         _noted.set(callers_session())
     return _noted.get()
 
 
 def callers_session() -> SparkSession | None:
-    """That which is active on the caller's thread, else the one of this process; None where none runs but a verb's own."""
+    """The active one of the caller's thread, else the process's; None if only our own session is running."""
     noted = _noted.get()
     if noted is not None and not was_stopped(noted):
         return noted
@@ -165,7 +164,7 @@ def _classic_session() -> SparkSession | None:
 def _require_as_asked(
     running: SparkSession, *, master: str | None, remote: str | None, conf: Mapping[str, str]
 ) -> None:
-    """Whoever asks for something else would get another Spark than they asked for, or break the one that is there."""
+    """Refuses other wishes: they would get another Spark than requested, or break the running one."""
     asked = {**conf, **({} if master is None else {"spark.master": master})}
     for name, wanted in asked.items():
         value = running.conf.get(name, None)
@@ -218,9 +217,9 @@ class StartingSession:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if given_up() and self._starting is not None:
-            # What starts is ended as soon as it can be: nobody waits for that.
+            # A session that is still starting is ended as soon as it can be, without waiting for it.
             self._starter.shutdown(wait=False)
-            run = copy_context()  # the pool's thread knows none by then
+            run = copy_context()  # the pool's thread does not know the run otherwise
             self._starting.add_done_callback(lambda _: run.run(self._opened.close))
             return
         self._starter.shutdown()
@@ -246,12 +245,12 @@ def _with_package(conf: Mapping[str, str], package: str) -> dict[str, str]:
 
 
 def start_conf(app_name: str, master: str, conf: Mapping[str, str], jvm_options: Sequence[str]) -> dict[str, str]:
-    """What the driver starts with; the caller's `conf` over ours, but for the master that was already chosen."""
+    """The driver's settings at the start: the caller's `conf` over ours, except for the master, which is already chosen."""
     defaults = dict(QUIET_CONF)
     if is_local(master):
         defaults |= LOCAL_CONF | {JVM_OPTIONS: " ".join(jvm_options)}
         if os.name == "posix" and _pyspark_version() >= UNIX_SOCKETS_SINCE:
-            # Over TCP each Python task waits some 30 ms more.
+            # Over TCP each Python task waits some 30 ms longer.
             defaults["spark.python.unix.domain.socket.enabled"] = "true"
     return defaults | {"spark.app.name": app_name} | dict(conf) | {"spark.master": master}
 
@@ -332,7 +331,7 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def _gateway_of_its_own() -> Iterator[None]:
-    """pyspark keeps the JVM of a session that was stopped, for the next one. It is its owner's, and may have other settings."""
+    """pyspark keeps the JVM of a stopped session for the next one. That JVM is its owner's, and may have other settings."""
     before = SparkContext._gateway, SparkContext._jvm
     SparkContext._gateway = SparkContext._jvm = None
     try:
@@ -350,12 +349,12 @@ def _start(settings: Mapping[str, str], output: JvmOutput, stack: ExitStack) -> 
             gateway = launch_gateway(pairs, {"stdout": output.writer, "stderr": output.writer})  # type: ignore[no-untyped-call]
         silence_finalizer(gateway)
         output.on_giving_up(gateway.proc.kill)
-        # It stops its context and removes its files, and whoever waits for an answer hears that it has gone.
+        # The JVM stops its context and removes its files, and blocked callers learn that it has gone.
         stack.enter_context(cancelling(lambda: _terminate(gateway.proc, output)))
         silence_accumulators(SparkContext(conf=pairs, gateway=gateway))
         return SparkSession.builder.getOrCreate()
     except (PySparkException, Py4JError, OSError) as error:
-        # py4j's errors ask the JVM for their text, which may have gone; what it has said is here.
+        # py4j's errors ask the JVM for their text, but it may have gone; its output is here.
         _end_jvm(EXIT_SECONDS_MAX)
         reason = reason_in(output.held())
         advice = BRING_JARS if "unresolved dependency" in reason else ""
@@ -363,13 +362,13 @@ def _start(settings: Mapping[str, str], output: JvmOutput, stack: ExitStack) -> 
 
 
 def _terminate(jvm: subprocess.Popen[bytes], output: JvmOutput) -> None:
-    """What it, and its Python workers, say of their end is nobody's news: the run was given up."""
+    """The messages of the JVM and its Python workers about their end are dropped: the run was given up."""
     output.stop()
     jvm.terminate()
 
 
 def _import_early() -> None:
-    """pyspark imports pandas at its first call into the JVM; here it does while the JVM is still starting."""
+    """pyspark imports pandas at its first call into the JVM; this imports it while the JVM is still starting."""
     with suppress(ImportError):
         importlib.import_module("pyspark.testing.utils")
 
@@ -384,7 +383,7 @@ def _stop(spark: SparkSession) -> None:
         with suppress(Py4JError, OSError):  # a JVM that has gone has stopped
             spark.stop()
     finally:
-        # What pyspark forgets where the JVM has gone: the next session would find a context that nobody can use.
+        # pyspark forgets this if the JVM has gone: the next session would find a dead context.
         SparkContext._active_spark_context = None
         SparkSession._instantiatedSession = SparkSession._activeSession = None
         done.set()
@@ -392,9 +391,9 @@ def _stop(spark: SparkSession) -> None:
 
 
 def _wake(merge: Callable[[Any], object] | None, accumulator: Any, done: threading.Event) -> None:
-    """pyspark's accumulator server looks once a second whether it should stop; an empty update makes it look now.
+    """pyspark's accumulator server checks once a second whether to stop; an empty update makes it check now.
 
-    A JVM that was ended refuses the connection, which is no Py4JError."""
+    A JVM that was ended refuses the connection, which is not a Py4JError."""
     while merge is not None and not done.wait(WAKE_SECONDS):
         with suppress(Py4JError, OSError):
             merge(accumulator)

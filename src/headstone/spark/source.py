@@ -1,13 +1,13 @@
-"""`spark.read.format("kafka-log").load(PATH)`: every record of a log directory or backup, with where it lies.
+"""`spark.read.format("kafka-log").load(PATH)`: every record of a log directory or backup, with its place.
 
 One row per record, control records included; `spark.readStream` is `log_stream.py`. The options `topic`, `partitions` and
-`offsets` choose segments and chunks before anything is read; the columns of a schema that the reader is given choose what is
-decoded, and where batch headers tell them all, no record is read.
+`offsets` choose segments and chunks before anything is read. The columns of the reader's schema choose what is decoded; if
+batch headers have all of them, no record is read.
 
 A query's own filters choose nothing here. Spark 4.1 to 4.3 keeps what a Python source planned with pushed filters at the
 provider that all queries of one DataFrame share (`PythonDataSourceV2.readInfo`, set by `PythonScanBuilder.pushFilters`): a
-later query without filters, or the other side of a join or union, silently gets the rows of the first, and nothing asks the
-source again. So a Python source that pushes filters down is wrong there; 4.0 cannot push at all. Spark 5 keeps it per scan
+later query without filters, or the other side of a join or union, silently gets the rows of the first, and the source is not
+asked again. So a Python source that pushes filters down is wrong there; 4.0 cannot push at all. Spark 5 keeps it per scan
 (SPARK-58551). Spark applies the filters to what is read.
 """
 
@@ -46,7 +46,7 @@ class QueryPart(InputPartition):
 class FarPart(InputPartition):
     """In an object store, where a header costs the bytes around it: the driver only lists.
 
-    One segment; or, where visibility is asked for, which other segments decide, all of the partition (`file` is None)."""
+    One segment; or the whole partition (`file` is None) if visibility is requested, because other segments decide that."""
 
     directory: PartitionDir
     file: SegmentFile | None

@@ -1,6 +1,6 @@
-"""Options of the data sources, read strictly: a name that is not known, or a range that names nothing, is refused.
+"""Options of the data sources, read strictly: an unknown name, or an empty range, is refused.
 
-A misspelt option would otherwise read everything, and a reversed range nothing, without a word. Knows no source.
+Otherwise a misspelt option would silently read everything, and a reversed range nothing. Knows no source.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WORDS = {"latest": LATEST, "earliest": EARLIEST}
 
 
 def refuse_unknown(options: Mapping[str, str], names: Collection[str]) -> None:
-    """Spark hands names over in lower case. A known name that ends in a dot and NAME stands for all that begin so."""
+    """Spark passes names in lower case. A known name that ends in a dot and NAME stands for all names with that prefix."""
     exact = {name.lower() for name in names}
     prefixes = tuple(name.removesuffix("NAME").lower() for name in names if name.endswith(".NAME"))
     for name in sorted(options):
@@ -32,13 +32,13 @@ def refuse_unknown(options: Mapping[str, str], names: Collection[str]) -> None:
 
 
 def store_access(options: Mapping[str, str]) -> Access:
-    """Settings of an object store: `store.endpoint` and so on. References are looked up where queries are planned."""
+    """Settings of an object store: `store.endpoint` and so on. References are resolved where queries are planned."""
     given = {name.removeprefix(STORE): value for name, value in options.items() if name.startswith(STORE)}
     return Access.of({name: resolved_setting(name, value) for name, value in given.items()})
 
 
 def topic_names(text: str) -> tuple[str, ...]:
-    """One topic, or several with commas between them, which no topic's name has."""
+    """One topic, or several separated by commas, which no topic name contains."""
     names = tuple(name.strip() for name in text.split(","))
     if not all(names):
         raise UsageError(f'topic {text!r}: expected names, such as "orders" or "orders,payments"')
@@ -106,7 +106,7 @@ def _listed(present: Collection[int] | Collection[str]) -> str:
 
 
 def offset_range(text: str) -> tuple[int, int]:
-    """[start, end) of "1000:2000"; either side may be left out."""
+    """[start, end) from "1000:2000"; either side may be left out."""
     start, colon, end = text.partition(":")
     if not colon:
         raise UsageError(f"{text} is not A:B, such as 1000:2000 or 1000:")
@@ -128,7 +128,7 @@ def _offset(text: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetPerPartition:
-    """Where to begin or end. `default`: of the partitions that are not named, LATEST or EARLIEST."""
+    """Where to begin or end. `default`: for partitions that are not named, LATEST or EARLIEST."""
 
     default: int
     named: Mapping[tuple[str, int], int] = field(default_factory=dict)

@@ -1,8 +1,8 @@
 """The stages as DataFrames: small functions around the bodies in `pipeline`. Only DataFrame APIs: also for Spark Connect.
 
-A task's work travels to it as a row, and the function that all tasks of a stage share holds nothing that grows with the
-job. In a shuffle the work of the next task is one more row among what its predecessors send. Errors travel as values: a
-task must not lose the file and position it found. The order of rows means nothing; a row too many or too few is noticed.
+A task's work travels to it as a row, and the function that all tasks of a stage share holds nothing that grows with the job. In
+a shuffle the work of the next task is one more row among those from its predecessors. Errors travel as values: a task must not
+lose the file and position it found. The order of rows means nothing; a missing or extra row is noticed.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Counted:
 
 
 def each(spark: SparkSession, body: Body, works: Sequence[Any], counted: Counted, *, first: int = 0) -> DataFrame:
-    """One Spark task per work, numbered from `first`: its answer, or the error that the body met."""
+    """One Spark task per work, numbered from `first`: its answer, or the body's error."""
     return _works(spark, works, first).mapInArrow(answering(body, counted), RESULT)
 
 
@@ -68,7 +68,7 @@ def survivors(spark: SparkSession, works: SplitWorks, units: Counted) -> DataFra
 
 
 def rewritten(spark: SparkSession, sent: DataFrame, works: SplitWorks, groups: Counted, numbers: range) -> DataFrame:
-    """One Spark task for each of these groups, which answers. All of them, or some that follow each other."""
+    """One Spark task for each of these groups. `numbers`: all groups, or consecutive ones."""
     if len(numbers) < len(works.groups):
         sent = sent.where((sent["id"] >= numbers.start) & (sent["id"] < numbers.stop))
     some = works.groups[numbers.start : numbers.stop]
@@ -80,7 +80,7 @@ def _works(spark: SparkSession, works: Sequence[Any], first: int) -> DataFrame:
     frame = spark.createDataFrame(pa.Table.from_pydict(rows, schema=_WORK_ARROW))
     if hasattr(frame, "repartitionById"):
         return by_id(frame, len(works))
-    return frame.repartitionByRange(len(works), "id")  # looks at the rows twice, which costs nothing here
+    return frame.repartitionByRange(len(works), "id")  # scans the rows twice, which costs nothing here
 
 
 def _with_works(spark: SparkSession, messages: DataFrame, works: Sequence[Any], first: int) -> DataFrame:
@@ -97,7 +97,7 @@ def _with_works(spark: SparkSession, messages: DataFrame, works: Sequence[Any], 
 
 
 def by_id(frame: DataFrame, count: int) -> DataFrame:
-    """Each id its own task where Spark can do so (4.1 and later); else by hash, where ids may share a task."""
+    """Each id in its own task if Spark can (4.1 and later); else by hash, where ids may share a task."""
     if hasattr(frame, "repartitionById"):
         return frame.repartitionById(count, frame["id"])
     return frame.repartition(count, frame["id"])
@@ -138,7 +138,7 @@ def _indexed(number: int, work: IndexWork, meter: Meter) -> pa.RecordBatch:
 
 
 def racing(batches: Batches) -> Batches:
-    """Of each bucket the newest of every key. One that was sent no work tells no group, which will miss it."""
+    """For each bucket the newest of every key. A bucket without work sends its groups nothing, and they notice."""
     for bucket, inbox in sorted(_inboxes(batches).items()):
         if inbox.work is not None:
             yield _raced(bucket, inbox.work, inbox.messages)
@@ -201,7 +201,7 @@ def _inboxes(batches: Batches) -> dict[int, _Inbox]:
 
 
 def _open(messages: list[dict[str, Any]], senders: range, *, who: str) -> None:
-    """Raises what a sender met."""
+    """Raises a sender's error."""
     for message in messages:
         if message["error"] is not None:
             raise pickle.loads(message["error"])
@@ -209,7 +209,7 @@ def _open(messages: list[dict[str, Any]], senders: range, *, who: str) -> None:
 
 
 def _messages(receivers: range, sender: int, blobs: Sequence[bytes], *, lost: int, keys: int = 0) -> pa.RecordBatch:
-    """One per receiver; what is counted of all of them goes to the first."""
+    """One per receiver; counts that cover all of them go to the first."""
     rest = [0] * (len(receivers) - 1)
     rows = {
         "id": receivers,
@@ -236,12 +236,12 @@ def _failure(receivers: range, sender: int, error: Exception) -> pa.RecordBatch:
 
 
 def _result(task: int, number: int, answer: Any, meter: Meter) -> pa.RecordBatch:
-    """What a task answered of the work with this number, and how much it has counted."""
+    """A task's answer to the work with this number, and how much it has counted."""
     pickled = pickle.dumps((task, number, answer, meter.size, meter.records))
     return pa.RecordBatch.from_pydict({"result": [pickled]}, schema=_RESULT_ARROW)
 
 
 def _calm() -> None:
-    """Spark's worker collects garbage after each task: let it not walk through the compiled kernels every time."""
+    """Spark's worker collects garbage after each task: it should not walk through the compiled kernels every time."""
     gc.collect()
     gc.freeze()

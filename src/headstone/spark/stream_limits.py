@@ -35,14 +35,14 @@ def offsets_max_of(options: Mapping[str, str]) -> int | None:
 
 
 def read_limit(offsets_max: int) -> Any:
-    """Where Spark has such limits."""
+    """For Spark versions with such limits."""
     return ReadMaxRows(offsets_max)
 
 
 def ends_of_batch(
     begins: Mapping[str, int], ends: Mapping[str, int], *, until: Mapping[str, int] | None, limit: object
 ) -> dict[str, int]:
-    """Not beyond `until`, where a trigger that wants what is available now has set it, and within Spark's own `limit`."""
+    """Not beyond `until`, if a trigger for the data available now has set it, and within Spark's own `limit`."""
     if until is not None:
         stops = {**begins, **until}
         ends = {name: max(begins[name], min(end, stops[name])) for name, end in ends.items()}
@@ -51,7 +51,7 @@ def ends_of_batch(
 
 
 def limited(begins: Mapping[str, int], ends: Mapping[str, int], offsets_max: int) -> dict[str, int]:
-    """Not more than offsets_max offsets, shared among the partitions by how much each has; some progress if there is any."""
+    """At most offsets_max offsets, shared among the partitions by how much each has; some progress if there is any."""
     waiting = {name: end - begins[name] for name, end in ends.items()}
     total = sum(waiting.values())
     if total <= offsets_max:

@@ -1,7 +1,7 @@
 """Follows Kafka topics with Structured Streaming and Spark's own Kafka source, one function call per micro-batch.
 
-Owns what may go wrong with a query: an error of the caller's comes back as it was raised, one of Spark's in a few words.
-Checkpoints are temporary: whoever calls this knows where to go on.
+Owns what may go wrong with a query: the caller's errors come back as they were raised, Spark's in a few words. Checkpoints are
+temporary: the caller knows where to continue.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ POLL_SECONDS = 0.2
 TOLD_MAX = 2000
 
 Ends = Mapping[tuple[str, int], int]
-"""By topic and partition: the offset behind the last that a batch has looked at."""
+"""By topic and partition: the offset after the last that a batch has looked at."""
 
 
 def follow_kafka(
@@ -39,14 +39,14 @@ def follow_kafka(
     every_ms: int | None,
     stop: Stop,
 ) -> bool:
-    """What is there now, in one or more batches; with `every_ms` on and on. False: `stop`, after the batch in hand."""
+    """What is there now, in one or more batches; with `every_ms`, continuously. False: stopped, after the current batch."""
     errors: list[Exception] = []
     left_out: list[int] = []
     stopped = False
     in_hand = threading.Lock()
 
     def noted(kind: object, error: BaseException | None, trace: object) -> None:
-        """Spark tells of it in its own words, and not at all where the query was stopped."""
+        """Spark reports it in its own words, and not at all if the query was stopped."""
         if isinstance(error, Exception):
             errors.append(error)
 
@@ -90,13 +90,13 @@ def follow_kafka(
 
 
 def _ends(planned: Path) -> Ends:
-    """Where a batch ends, from what Spark has written down before it began: it may end behind its last record."""
+    """Where a batch ends, from what Spark wrote down before it began: that may be after its last record."""
     ends = json.loads(planned.read_text().splitlines()[-1])
     return {(topic, int(number)): int(end) for topic, numbers in ends.items() for number, end in numbers.items()}
 
 
 def _explained(error: Exception) -> HeadstoneError | None:
-    """None: it is told as it is, an error of ours or of our own code."""
+    """None: the error is reported as it is, as ours or as a bug in our own code."""
     explained = failure(error) if isinstance(error, PySparkException | Py4JError) else None
     text = text_of(error)
     if "Failed to find data source: kafka" in text:

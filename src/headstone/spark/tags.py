@@ -1,7 +1,7 @@
-"""Jobs under a tag, by which another thread cancels them: whoever's session it is may run other jobs beside.
+"""Jobs under a tag, by which another thread cancels them: the session's owner may run other jobs in it.
 
 A classic session keeps its own tags by thread, so that no other thread can cancel by them (Spark 4.0 to 4.3): there they are
-the context's. Spark Connect has none, and its session's tags are the server's.
+the context's. Spark Connect has no context, and its session's tags are the server's.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def new_tag() -> str:
 
 @contextmanager
 def tagged(spark: SparkSession, tag: str) -> Iterator[None]:
-    """Jobs of this thread."""
+    """Tags the jobs of this thread."""
     context = context_of(spark)
     if context is not None:
         context.addJobTag(tag)

@@ -1,7 +1,7 @@
 """How to reach object stores: endpoints, regions and credentials, as one value that travels with the work.
 
-Settings go by obstore's names (`endpoint`, `region`, `access_key_id`, ...); what is not set comes from the environment of
-whoever opens the store. Values are never shown.
+Settings have obstore's names (`endpoint`, `region`, `access_key_id`, ...). Those that are not set come from the environment of
+the process that opens the store. Values are never shown.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Hashable, so that a process opens a store once for all who have the same access."""
+    """Hashable, so that a process opens a store once for all callers with the same access."""
 
     settings: tuple[tuple[str, str], ...] = ()
 

@@ -1,6 +1,6 @@
-"""What keeps names on a disk through a power loss. A file that was synced has its content safe, and not its name.
+"""Keeps names on a disk through a power loss. Syncing a file makes its content safe, but not its name.
 
-A name is safe once its directory was synced, and a directory's own name once the one above was. Knows nothing of contents.
+A name is safe once its directory was synced, and a directory's own name once its parent was. Knows nothing about contents.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ DIRECTORY_MODE = 0o777
 
 
 def sync_directory(path: Path) -> None:
+    """Makes the names in a directory safe."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -22,7 +23,7 @@ def sync_directory(path: Path) -> None:
 
 
 def make_directories(path: Path, mode: int = DIRECTORY_MODE) -> None:
-    """With those above that are missing; whichever is made here is safe. `mode`: of the last one, before the umask."""
+    """Creates it with missing parents; everything created here is safe. `mode`: of the last directory, before the umask."""
     if path.is_dir():
         return
     make_directories(path.parent)
@@ -32,13 +33,13 @@ def make_directories(path: Path, mode: int = DIRECTORY_MODE) -> None:
 
 @contextmanager
 def directory_of_run(path: Path) -> Iterator[None]:
-    """Made with those above that are missing. What was made here and is still empty at the end goes again: a run that is
-    refused leaves nothing."""
+    """Creates it with missing parents. Created directories that are still empty at the end are removed: a run that is refused
+    leaves nothing."""
     missing = [each for each in (path, *path.parents) if not each.is_dir()]
     make_directories(path)
     try:
         yield
     finally:
-        with suppress(OSError):  # something is in it
+        with suppress(OSError):  # it is not empty
             for each in missing:
                 each.rmdir()

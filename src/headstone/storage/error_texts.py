@@ -1,6 +1,6 @@
-"""What an error is told as: of the system's own which file, what is wrong with it and what to do; and no secret.
+"""The text of an error. For system errors: which file, what is wrong with it and what to do; and no secret.
 
-Ours say themselves what to do. Decides nothing about exit codes.
+Our own errors say what to do themselves. Decides nothing about exit codes.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ _OS_ADVICE = {
 
 
 def error_text(error: Exception) -> str:
+    """The text to show for any error."""
     return without_secrets(_os_error_text(error) if isinstance(error, OSError) else str(error))
 
 

@@ -1,7 +1,7 @@
-"""Objects on a local disk, safe once they are there: obstore writes them, and syncs neither contents nor names.
+"""Objects on a local disk, safe once they are there: obstore writes files, but syncs neither contents nor names.
 
-An object is written beside its place as `NAME#N`, synced, and then gets its name: a power loss leaves it whole or not at all.
-Knows nothing of other stores; what the system answers is translated by `stores.py`.
+An object is written beside its place as `NAME#N`, synced, and then renamed: a power loss leaves it whole or not at all. Knows
+nothing about other stores; `stores.py` translates the system's errors.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from pathlib import Path
 from headstone.storage.durable import make_directories, sync_directory
 
 STAGED_MAX = 1 << 20
-"""Uploads of one object at the same time, and what killed ones have left."""
+"""Concurrent uploads of one object, including what killed ones have left."""
 
 
 class LocalUpload:
-    """One object: written, and then published or not."""
+    """An object that is written first, and then published or not."""
 
     def __init__(self, place: Path) -> None:
         self._place = place
@@ -40,7 +40,7 @@ class LocalUpload:
         sync_directory(self._place.parent)
 
     def close(self) -> None:
-        """Nothing of it is left if it was not published."""
+        """If it was not published, nothing of it is left."""
         os.close(self._descriptor)
         self._staged.unlink(missing_ok=True)
 
@@ -55,7 +55,7 @@ def local_upload(place: Path) -> Iterator[LocalUpload]:
 
 
 def _staged(place: Path) -> tuple[Path, int]:
-    """A name of its own, as obstore chooses them: whoever collects garbage knows it by that."""
+    """A temporary name in obstore's form, by which garbage collection recognises it."""
     for number in range(1, STAGED_MAX):
         path = place.with_name(f"{place.name}#{number}")
         try:
@@ -71,7 +71,7 @@ def staged_beside(place: Path) -> Iterator[Path]:
 
 
 def sync_parents(places: Iterable[Path]) -> None:
-    """Of objects that are gone: none comes back."""
+    """For deleted objects: none comes back."""
     for directory in sorted({place.parent for place in places}):
         if directory.is_dir():
             sync_directory(directory)

@@ -1,8 +1,8 @@
-"""Places where logs are: a path of a local disk, or a prefix or object of an object store, which answers as a path does.
+"""Places where logs are: a path of a local disk, or a prefix or object of an object store with the same interface.
 
-An `ObjectPlace` answers the few questions of `pathlib.Path` that readers ask (name, parent, `/`, children, exists, status,
-content), so that whoever reads a log directory need not know which it is. Its answers come from a listing that is made once: a
-log directory of a thousand partitions costs one request per thousand objects. Knows nothing of Kafka.
+An `ObjectPlace` has the few methods of `pathlib.Path` that readers use (name, parent, `/`, children, exists, status, content),
+so that readers of a log directory need not know which it is. It answers from a listing that is made once: a log directory of a
+thousand partitions costs one request per thousand objects. Knows nothing about Kafka.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headstone.storage.stores import Listed, Store, is_remote, store_of
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """As much of a file's status as an object has. `st_ino` is its entity tag: another content has another one."""
+    """As much of a file's status as an object has. `st_ino` is its entity tag, which changes with the content."""
 
     st_size: int
     st_mtime_ns: int
@@ -32,7 +32,7 @@ Children = Mapping[str, Status | None]
 
 @dataclass(slots=True)
 class _Tree:
-    """What was found below some prefixes of one store. `listed`: those below which everything is known."""
+    """What was found below some prefixes of one store. `listed`: prefixes below which everything is known."""
 
     bucket: str
     access: Access
@@ -56,9 +56,9 @@ class _Tree:
         return _Tree(self.bucket, self.access, folders, [key] if key in folders else [])
 
     def _add(self, entries: Iterable[Listed], root: str) -> None:
-        """Also the folders between the root and an entry, which no store knows; nothing above the root, where more may be.
+        """Also adds the folders between the root and an entry, which no store has; nothing above the root: there may be more.
 
-        Some tools put an empty object where a folder is: that of the root itself tells nothing."""
+        Some tools put an empty object where a folder is: the one of the root itself is ignored."""
         self.folders.setdefault(root, {})
         folders_seen = {root}
         for entry in (entry for entry in entries if entry.path != root):
@@ -99,7 +99,7 @@ class ObjectPlace:
         return ObjectPlace(self.bucket, f"{self.key}/{name}" if self.key else name, self.access, self._tree)
 
     def __reduce__(self) -> tuple[object, ...]:
-        """What is known of other places stays behind: a task gets its own."""
+        """Leaves behind what is known about other places: a task gets only its own."""
         return ObjectPlace, (self.bucket, self.key, self.access, self._tree.below(self.key))
 
     @property
@@ -151,11 +151,11 @@ class ObjectPlace:
 Place = Path | ObjectPlace
 
 SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "memory")
-"""Those that obstore knows, and that of its store in memory."""
+"""Obstore's schemes, and that of its store in memory."""
 
 
 def place(given: str | Place, access: Access = FROM_ENVIRONMENT) -> Place:
-    """By its path or URL. What is in an object store is listed now, everything below it."""
+    """From its path or URL. Everything below it in an object store is listed now."""
     if isinstance(given, Path) or not is_remote(str(given)):
         return Path(str(given).removeprefix("file://"))
     root = object_place(str(given), given.access if isinstance(given, ObjectPlace) else access)
@@ -187,7 +187,7 @@ def object_place(url: str, access: Access = FROM_ENVIRONMENT) -> ObjectPlace:
 
 
 def answering(url: str, settings: Mapping[str, str]) -> ObjectPlace:
-    """In a store that answers: one that does not is given up here, within seconds. Later requests are repeated for longer."""
+    """In a store that answers: one that does not is given up within seconds. Later requests are repeated for longer."""
     target = object_place(url, Access.of(settings))
     next(Store.open(url, settings, patient=False).children(), None)
     return target

@@ -1,7 +1,7 @@
-"""Reads ranges of a file or an object into memory that the caller brings.
+"""Reads ranges of a file or an object into the caller's memory.
 
-A file is read where it lies. An object is read in windows of some megabytes, the next one while the last one is being used: one
-request per window, and whoever reads in order gets no byte twice. Knows nothing of what the bytes mean.
+A file is read in place. An object is read in windows of some megabytes, the next one while the last one is in use: one request
+per window, and reading in order fetches no byte twice. Knows nothing about the meaning of the bytes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Ranges(Protocol):
     size: int
 
     def read_into(self, position: int, buffer: memoryview) -> int:
-        """How many bytes it got: fewer than there is room only at the end."""
+        """Returns the number of bytes read: less than the buffer only at the end."""
         ...
 
     def __enter__(self) -> Ranges: ...
@@ -46,7 +46,7 @@ class FileRanges:
     def read_into(self, position: int, buffer: memoryview) -> int:
         try:
             return os.preadv(self._descriptor, [buffer], position)
-        except OSError as failed:  # of a read it does not say the file
+        except OSError as failed:  # a failed read does not name the file
             raise OSError(failed.errno, failed.strerror, self.path) from failed
 
     def __enter__(self) -> FileRanges:
@@ -59,7 +59,7 @@ class FileRanges:
 
 
 class ObjectRanges:
-    """Windows lie on a grid over [first, last), so that neighbouring reads share one; the next one is always on its way."""
+    """Windows lie on a grid over [first, last), so that neighbouring reads share one. The next one is always under way."""
 
     def __init__(self, place: ObjectPlace, *, size: int, first: int, last: int, backwards: bool) -> None:
         self.path = str(place)
@@ -85,7 +85,7 @@ class ObjectRanges:
         return end - position
 
     def _ask_for(self, first: int, last: int) -> None:
-        """For these windows and the one that comes next; the others are let go."""
+        """Requests these windows and the next one; drops the others."""
         ahead = first - 1 if self._backwards else last + 1
         wanted = [number for number in (*range(first, last + 1), ahead) if self._exists(number)]
         self._windows = {
@@ -116,7 +116,7 @@ def open_ranges(
     within: tuple[int, int] | None = None,
     backwards: bool = False,
 ) -> Ranges:
-    """By path or URL. Of an object: `size` as it was listed saves a question, and only what is `within` will be asked for."""
+    """From a path or URL. For an object: its listed `size` saves a request, and only what is `within` will be read."""
     if not is_remote(path):
         return FileRanges(path)
     place = object_place(path, access)

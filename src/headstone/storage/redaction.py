@@ -1,6 +1,6 @@
-"""What may be shown of URLs and errors: a password is never part of it.
+"""What may be shown of URLs and errors: never a password.
 
-The one place that decides so; it knows the shapes of secrets, and those that were read in this process, not what they open.
+The only place that decides this. It knows the shapes of secrets, and the secrets read in this process, not what they open.
 """
 
 from __future__ import annotations
@@ -12,32 +12,32 @@ _SECRET = re.compile(r"((?:password|passwd|secret|token|key)[^=&\s]*=)[^&\s]+", 
 
 HIDDEN = "***"
 SHORT = 4
-"""Shorter ones are in every other word."""
+"""Shorter ones occur in ordinary words."""
 _secrets: set[str] = set()
 
 
 def hide(secret: str) -> str:
-    """From now on it is not shown by this process; gives it back."""
+    """This process no longer shows it from now on; returns it."""
     if len(secret) >= SHORT:
         _secrets.add(secret)
     return secret
 
 
 def password_of(url: str) -> str | None:
-    """Of USER:PASSWORD@ in a URL."""
+    """From USER:PASSWORD@ in a URL."""
     match = _USER_INFO.search(url)
     return None if match is None else match.group(3) or None
 
 
 def without_secrets(text: str) -> str:
-    """For what somebody else has worded, such as a traceback."""
+    """For texts by others, such as a traceback."""
     for secret in sorted(_secrets, key=len, reverse=True):
         text = text.replace(secret, HIDDEN)
     return _USER_INFO.sub(r"\1\2:***@", text)
 
 
 def address(url: str) -> str:
-    """A URL as it may be shown: without what is secret in it, whether it can be parsed or not."""
+    """A URL as it may be shown: without its secrets, whether it can be parsed or not."""
     return _SECRET.sub(r"\1***", _USER_INFO.sub(r"\1\2:***@", url))
 
 

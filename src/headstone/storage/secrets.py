@@ -1,6 +1,6 @@
-"""Secrets by reference: `env:NAME` and `file:PATH` stand for what is there. The one place that reads a secret.
+"""Secrets by reference: `env:NAME` and `file:PATH` stand for the content there. The only place that reads a secret.
 
-A file that everybody may read holds no secret, and is refused. What was read once is never shown (`redaction`).
+A file that everybody may read is not secret, and is refused. What was read once is never shown (`redaction`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from headstone.errors import UsageError
 from headstone.storage.redaction import hide
 
 NAMES = re.compile(r"password|passwd|secret|token(?!\.endpoint\.url$)|jaas|\.pem$|account_key|sas_key", re.IGNORECASE)
-"""Of settings whose value nobody else may see: those of librdkafka, of Java's clients and of object stores."""
+"""Settings with secret values: of librdkafka, of Java's clients and of object stores."""
 
 
 def is_reference(text: str) -> bool:
@@ -23,7 +23,7 @@ def is_reference(text: str) -> bool:
 
 
 def resolved(text: str) -> str:
-    """What a reference stands for; any other text is what it is."""
+    """The content of a reference; any other text is returned as it is."""
     if not is_reference(text):
         return text
     kind, _, where = text.partition(":")
@@ -35,7 +35,7 @@ def resolved(text: str) -> str:
 
 
 def resolved_setting(name: str, text: str) -> str:
-    """The same of a setting, whose name tells whether it is a secret, however it was given."""
+    """As `resolved`, for a setting. Its name shows whether it is a secret, however it was given."""
     value = resolved(text)
     return hide(value) if NAMES.search(name) else value
 

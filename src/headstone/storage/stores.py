@@ -1,6 +1,6 @@
-"""Object storage behind one small face: S3, Google Cloud Storage, Azure, local files, memory, all through obstore.
+"""Object storage behind one small interface: S3, Google Cloud Storage, Azure, local files, memory, all through obstore.
 
-Owns the translation of its errors into ours. Knows nothing of what is in the objects.
+Owns the translation of its errors into ours. Knows nothing about the contents of objects.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from headstone.storage.local_objects import LocalUpload, local_upload, staged_be
 from headstone.storage.redaction import address, first_line
 
 PART_BYTES = 8 << 20
-"""Of a multipart upload: what a writer holds in memory, times the parts that are on their way."""
+"""Of a multipart upload: a writer's memory, times the number of parts under way."""
 PARTS_AT_ONCE = 2
 LIST_PAGE = 1000
-"""Objects that one request for a listing brings."""
+"""Objects per request for a listing."""
 LIST_PAUSES_S = (0.1, 0.4, 1.6, 6.4)
 CUT_OFF = "list response body"
-"""In what obstore says of an answer that ended too early."""
+"""In obstore's message about an answer that ended too early."""
 REACH_SECONDS = 10
-"""For the first answer of a store; afterwards requests are repeated for as long as obstore does it, some minutes."""
+"""For the first answer of a store. Later requests are repeated for as long as obstore does it, some minutes."""
 CLIENT_SETTINGS = (
     "allow_http", "allow_invalid_certificates", "connect_timeout", "default_content_type", "http1_only",
     "http2_keep_alive_interval", "http2_keep_alive_timeout", "http2_keep_alive_while_idle", "http2_only", "pool_idle_timeout",
     "pool_max_idle_per_host", "proxy_url", "randomize_addresses", "timeout", "user_agent",
 )  # fmt: skip
-"""Those of the connection. obstore wants them apart from those of the store, and panics if they are not."""
+"""Names of the connection's settings. obstore wants them apart from the store's, and panics otherwise."""
 SETTINGS = {
     "s3": ("access_key_id", "endpoint", "region", "request_payer", "role_arn", "secret_access_key", "session_token",
            "skip_signature", "sse_kms_key_id", "virtual_hosted_style_request"),
     "gs": ("application_credentials", "base_url", "service_account", "service_account_key", "skip_signature"),
     "az": ("account_key", "account_name", "client_id", "client_secret", "endpoint", "sas_key", "skip_signature", "tenant_id"),
 }  # fmt: skip
-"""Of obstore's, those that somebody may have meant who mistypes one."""
+"""Obstore's names, to suggest for a mistyped one."""
 UNKNOWN_SETTING = re.compile(r"Configuration key: '([^']*)' is not valid")
 ENDPOINT_NAMES = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AWS_ENDPOINT_URL_S3")
 METADATA_SERVICES = ("169.254.169.254", "169.254.170.2", "metadata.google.internal", "/latest/api/token")
@@ -73,14 +73,14 @@ def is_remote(path: str) -> bool:
 
 
 def local_directory(url: str) -> Path | None:
-    """Of a store on this machine's disks; None for every other."""
+    """The directory of a store on this machine's disks; None for any other."""
     scheme, _, path = url.partition("://")
     return Path(path) if scheme == "file" else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """An object, or a prefix that others begin with. `tag` changes with the content."""
+    """An object, or a common prefix of objects. `tag` changes with the content."""
 
     path: str
     is_folder: bool = False
@@ -95,7 +95,7 @@ class Sink(Protocol):
 
 @dataclass(slots=True)
 class Traffic:
-    """What was asked of a store. Parts of an upload are requests of their own, and so are its beginning and end."""
+    """Requests to a store. Each part of an upload is a request of its own, and so are its beginning and end."""
 
     reads: int = 0
     writes: int = 0
@@ -114,17 +114,17 @@ class Store:
         self._store = store
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """In another process it is opened there, once for all who have the same access."""
+        """In another process it is opened there, once for all with the same access."""
         return store_of, (self.url, self.access)
 
     @classmethod
     def open(
         cls, url: str, settings: Mapping[str, str] | None = None, *, patient: bool = True, make: bool = True
     ) -> Store:
-        """settings by obstore's names, such as `endpoint`, `region`, `access_key_id`; else from the environment.
+        """`settings` by obstore's names, such as `endpoint`, `region`, `access_key_id`; otherwise from the environment.
 
-        Not `patient`: a store that does not answer is given up after a few seconds. `make` False: a local directory has to
-        be there; whoever reads makes none."""
+        Not `patient`: a store that does not answer is given up after a few seconds. `make` False: a local directory must exist;
+        readers create none."""
         scheme, colon, rest = url.partition("://")
         if not colon:
             raise UsageError(f"{address(url)!r} is not object storage: {SCHEMES}")
@@ -149,12 +149,12 @@ class Store:
 
     @property
     def _root(self) -> Path | None:
-        """Of objects on a local disk."""
+        """For objects on a local disk."""
         scheme, _, root = self.url.partition("://")
         return Path(root) if scheme == "file" else None
 
     def upload(self, path: str, *, part_bytes: int = PART_BYTES) -> ObjectUpload | LocalObjectUpload:
-        """An upload in parts that somebody finishes, or not."""
+        """An upload in parts, to be finished or abandoned."""
         if self._root is not None:
             return LocalObjectUpload(self, path, self._root / path)
         return ObjectUpload(self, path, part_bytes)
@@ -176,11 +176,11 @@ class Store:
             return None
 
     def read(self, path: str, position: int, length: int) -> bytes:
-        """Exactly these bytes; an object that ends before is an error."""
+        """Exactly these bytes; it is an error if the object ends earlier."""
         return bytes(self.view(path, position, length))
 
     def view(self, path: str, position: int, length: int) -> memoryview:
-        """As `read`, where the library has put them: a copy of many megabytes takes as long as reading them did."""
+        """As `read`, in the library's own memory: a copy of many megabytes takes as long as reading them did."""
         if length == 0:
             return memoryview(b"")
         with self._translated(path):
@@ -210,14 +210,14 @@ class Store:
         yield from (_listed(entry) for page in pages for entry in page)
 
     def children(self, prefix: str = "") -> Iterator[Listed]:
-        """The objects and folders right below the prefix."""
+        """The objects and folders directly below the prefix."""
         result = self._listed(prefix, lambda: obstore.list_with_delimiter(self._store, prefix or None))
         self.traffic.lists += 1
         yield from (Listed(path=folder.rstrip("/"), is_folder=True) for folder in result["common_prefixes"])
         yield from (_listed(entry) for entry in result["objects"])
 
     def _listed(self, prefix: str, ask: Callable[[], Any]) -> Any:
-        """obstore asks again for what is cut off of an object, and not of a listing."""
+        """Repeats a truncated listing: obstore does so for truncated objects only."""
         for pause_s in (*LIST_PAUSES_S, None):
             try:
                 with self._translated(prefix):
@@ -229,10 +229,10 @@ class Store:
         raise AssertionError("the last attempt returns or raises")
 
     def put(self, path: str, content: bytes, *, create: bool = False) -> bool:
-        """A whole object at once. `create`: only if there is none yet; False if there was one with another content.
+        """Writes a whole object at once. `create`: only if there is none yet; False if there was one with another content.
 
-        One with this content counts as ours: a request is repeated when its answer was lost, and then finds its own object.
-        So a content that must have one writer names its writer."""
+        One with the same content counts as ours: a request is repeated when its answer was lost, and then finds its own object.
+        So if content must have a single writer, it has to name its writer."""
         self._expect_directory()
         try:
             with self._translated(path):
@@ -249,12 +249,12 @@ class Store:
         return True
 
     def tag(self, path: str) -> str:
-        """Another one with every content."""
+        """Changes with the content."""
         with self._translated(path):
             return str(obstore.head(self._store, path)["e_tag"])
 
     def replace(self, path: str, content: bytes, *, tag: str) -> bool:
-        """Only if the object still is the one with this tag; False if somebody was faster."""
+        """Only if the object still has this tag; False if another writer was faster."""
         try:
             with self._translated(path):
                 obstore.put(self._store, path, content, mode={"e_tag": tag})
@@ -275,9 +275,9 @@ class Store:
         self.traffic.writes += 1
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Those that are not there any more are no error: a collection that was interrupted runs again.
+        """Missing objects are no error: an interrupted collection runs again.
 
-        With what an upload that was killed has left of them: on local disks nobody else removes it."""
+        Also deletes what killed uploads have left of them: on local disks nothing else removes it."""
         gone = list(paths)
         places = [self._root / path for path in gone] if self._root is not None else []
         for staged in (staged for place in places for staged in staged_beside(place)):
@@ -291,13 +291,13 @@ class Store:
         sync_parents(places)
 
     def _expect_directory(self) -> None:
-        """Local writes make the folders that they need: one that was moved away would be there again, with a part of it."""
+        """Local writes create missing folders: if the directory was moved away, it would be back with only a part of it."""
         directory = local_directory(self.url)
         if directory is not None and not directory.is_dir():
             raise MissingObject(f"{self.url}: the directory is gone; nothing was written")
 
     def staged(self) -> tuple[str, ...]:
-        """What uploads have written and not published; object stores show no such thing."""
+        """What uploads have written and not published; object stores do not show this."""
         root = self._root
         parts = root.rglob("*#*") if root is not None else ()
         return tuple(sorted(path.relative_to(str(root)).as_posix() for path in parts if path.is_file()))
@@ -319,7 +319,7 @@ class Store:
 
 
 def reason(url: str, error: Exception) -> str:
-    """Where nobody has given credentials, the SDK asks the cloud's machine for them, at an address that nobody knows."""
+    """Without credentials, the SDK asks the cloud's machine for them, at an address that means nothing to the user."""
     text = first_line(error)
     if not any(sign in text for sign in METADATA_SERVICES):
         return text
@@ -334,7 +334,7 @@ def store_of(bucket: str, access: Access) -> Store:
 
 
 class ObjectUpload:
-    """Parts go up while others are written; the object appears when it is finished, and never if it is not."""
+    """Parts are uploaded while others are written. The object appears when the upload is finished, and never otherwise."""
 
     def __init__(self, store: Store, path: str, part_bytes: int) -> None:
         self._store = store
@@ -349,7 +349,7 @@ class ObjectUpload:
 
     def write(self, data: bytes | memoryview) -> None:
         with self._told():
-            self._writer.write(bytes(data))  # a copy: it is read later, on another thread
+            self._writer.write(bytes(data))  # a copy: another thread reads it later
         self._size += len(data)
 
     def finish(self) -> None:
@@ -366,18 +366,18 @@ class ObjectUpload:
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """obstore tells what an upload met as a bare OSError, or as a missing upload."""
+        """obstore reports an upload's errors as a bare OSError, or as a missing upload."""
         try:
             yield
         except (OSError, exceptions.BaseError) as error:
             raise Unfinished(f"{self._store.url}/{self._path}: {reason(self._store.url, error)}") from error
 
     def abandon(self) -> None:
-        """What was uploaded of it is no object; a rule of the bucket for unfinished uploads removes it."""
+        """What was uploaded is not an object yet; the bucket's rule for unfinished uploads removes it."""
 
 
 class LocalObjectUpload:
-    """Of an object on a local disk, safe when it is finished."""
+    """For an object on a local disk, safe when finished."""
 
     def __init__(self, store: Store, path: str, place: Path) -> None:
         self._store = store
@@ -405,7 +405,7 @@ class LocalObjectUpload:
 
 
 def _told_apart(settings: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Settings of the connection, and those of the store. Over plain HTTP only if the endpoint says so."""
+    """Settings of the connection, and those of the store. Plain HTTP only if the endpoint says so."""
     client = {name: value for name, value in settings.items() if name in CLIENT_SETTINGS}
     given = {name: value for name, value in settings.items() if name not in CLIENT_SETTINGS}
     endpoints = [value for name, value in given.items() if "endpoint" in name] or [
@@ -419,7 +419,7 @@ def _told_apart(settings: Mapping[str, str]) -> tuple[dict[str, str], dict[str, 
 
 
 def _refusal(scheme: str, what: str) -> str:
-    """What obstore says of a URL and its settings, and what to do about it."""
+    """What obstore says about a URL and its settings, and what to do about it."""
     unknown = UNKNOWN_SETTING.search(what)
     if unknown is not None:
         hint = meant(unknown[1], [*SETTINGS.get(scheme, ()), *CLIENT_SETTINGS]) or "; settings have obstore's names"
@@ -435,11 +435,11 @@ def _listed(entry: Mapping[str, Any]) -> Listed:
 
 
 class ChangedObject(Unfinished):
-    """An object that was to be replaced is another one by now."""
+    """An object to be replaced has changed meanwhile."""
 
 
 class ExistingObject(Unfinished):
-    """An object that was to be made is there already."""
+    """An object to be created exists already."""
 
 
 class MissingObject(Unfinished):

@@ -1,7 +1,7 @@
-"""Writes files and objects piece by piece: when one is finished it is there, whole and safe.
+"""Writes files and objects piece by piece: once finished, one is there, whole and safe.
 
-A file is synced then. An object goes up in parts, and its name appears with the last one. Small contents go at once; what lies
-in the same store is copied by the store itself. Knows nothing of what is written.
+A file is synced when it is finished. An object is uploaded in parts, and its name appears with the last one. Small contents go
+at once; the store itself copies within one store. Knows nothing about the content.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Upload(Protocol):
     def finish(self) -> None: ...
 
     def abandon(self) -> None:
-        """Also after `finish`, where it does nothing."""
+        """After `finish` it does nothing."""
         ...
 
 
@@ -45,12 +45,14 @@ class FileUpload:
 
 
 def open_upload(place: Place) -> Upload:
+    """Call `finish` or `abandon`. An unfinished object does not appear; an unfinished file stays under its name."""
     if isinstance(place, ObjectPlace):
         return store_of(place.bucket, place.access).upload(place.key)
     return FileUpload(place)
 
 
 def write_whole(place: Place, content: bytes) -> None:
+    """Writes a small file or object at once; it is safe on return."""
     if isinstance(place, ObjectPlace):
         store_of(place.bucket, place.access).put(place.key, content)
         return
@@ -60,9 +62,9 @@ def write_whole(place: Place, content: bytes) -> None:
 
 
 def copy_whole(source: Place, target: Place, *, size: int | None = None) -> None:
-    """A file keeps its times; between stores, or from and to a disk, the bytes pass through here in windows.
+    """A file keeps its times. Between stores, or from and to a disk, the bytes pass through here in windows.
 
-    size: of a file that may have grown since it was looked at, so many bytes and no more."""
+    `size`: if a file may have grown since it was looked at, copies this many bytes."""
     if isinstance(source, Path) and isinstance(target, Path):
         shutil.copy2(source, target)
         with open(target, "r+b") as file:

@@ -6,7 +6,7 @@ Start with `extents.py`, the value that everything else passes around, and `obje
         extent = writer.add(topic, number, span, batches, records=count, max_timestamp_ms=newest_ms, keys=keys)
     read_extent(store, extent)
 
-`keyindex.py` is the list of an extent's keys, `dead.py` that of its dead records, `spans.py` sets of offsets, `prefixes.py`
-where a lake may be made, `seals.py` the objects that are not data and cannot be changed unseen. Knows a `Store`, and nothing of
-a metastore.
+`keyindex.py` is the list of an extent's keys, `dead.py` the list of its dead records, `spans.py` sets of offsets. `prefixes.py`
+says where a lake may be created, `seals.py` writes objects that are not data and makes any change to them visible. Knows a
+`Store`; knows nothing about a metastore.
 """

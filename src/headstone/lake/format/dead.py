@@ -1,15 +1,15 @@
 """Dead records: superseded records that stay in their object for a while and that readers skip.
 
-Where a compaction takes few records from an extent it lists their offsets instead of writing all the others once more. The
-list lies in an object of its own; every reader leaves out what is in it, and whoever writes the extent again, for whatever
-reason, writes it without them. When too many are dead, compaction rewrites the extent.
+Where a compaction removes only a few records from an extent, it lists their offsets instead of rewriting all the others. The
+list lies in an object of its own. Every reader leaves out the listed records, and every job that rewrites the extent, for
+whatever reason, drops them. When too many are dead, compaction rewrites the extent.
 
 A list is coded after Elias and Fano (P. Elias, JACM 21(2), 1974), with whole bytes for the low part of an offset:
 
     low bytes of every offset (0 to 7 each)  high parts, one bit set for each offset (bits)  CRC-32C (4)
 
-The high part of the i-th offset is the position of the i-th bit that is set, less i. How many low bytes there are follows from
-the number of offsets and the width of the extent, and so does the length of the list, which is stored nowhere.
+The high part of the i-th offset is the position of the i-th set bit, minus i. The number of low bytes follows from the number
+of offsets and the width of the extent. So does the length of the list, which is stored nowhere.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NONE: Offsets = np.zeros(0, dtype=np.int64)
 
 
 def dead_bytes(dead: int, span: Span) -> int:
-    """What the list of so many offsets of an extent takes; 0 if there is none."""
+    """Size of the list for `dead` offsets of an extent with this span; 0 if there is none."""
     if not dead:
         return 0
     low = _low_bytes(dead, span)
@@ -43,7 +43,7 @@ def dead_bytes(dead: int, span: Span) -> int:
 
 
 def dead_section(offsets: Offsets, span: Span) -> bytes:
-    """`offsets` are in order, all of them in the span."""
+    """`offsets` are in order and all in the span."""
     low = _low_bytes(offsets.size, span)
     above = (offsets - span.start).astype("<u8")
     bits = np.zeros(_high_bits(offsets.size, span, low), dtype=np.uint8)
@@ -53,7 +53,7 @@ def dead_section(offsets: Offsets, span: Span) -> bytes:
 
 
 def dead_of(section: bytes, dead: int, span: Span) -> Offsets | None:
-    """In order. None if the checksum is wrong, or if this is no list of so many."""
+    """Offsets in order. None if the checksum is wrong, or if this is not a list of `dead` offsets."""
     data = verified(section)
     if data is None or len(section) != dead_bytes(dead, span):
         return None
@@ -69,7 +69,7 @@ def dead_of(section: bytes, dead: int, span: Span) -> Offsets | None:
 
 
 def _low_bytes(dead: int, span: Span) -> int:
-    """Those with which the list is shortest."""
+    """The number of low bytes that makes the list shortest."""
     return min(range(OFFSET_BYTES), key=lambda low: dead * low + _high_bytes(dead, span, low))
 
 
@@ -90,7 +90,7 @@ def is_live(offsets: Offsets, dead: Offsets) -> npt.NDArray[np.bool_]:
 
 
 def merged(first: Offsets, second: Offsets) -> Offsets:
-    """Both are sorted and without repetition, and so is what they make together."""
+    """Both arguments are sorted and without repetition; so is the result."""
     if first.size == 0 or second.size == 0:
         return first if second.size == 0 else second
     both = np.sort(np.concatenate((first, second)), kind="stable")
@@ -98,7 +98,7 @@ def merged(first: Offsets, second: Offsets) -> Offsets:
 
 
 def offsets_of(chunk: Chunk) -> Offsets:
-    """Of all records, in order."""
+    """Offsets of all records, in order."""
     runs = decode(chunk, np.flatnonzero(chunk.batches["count"] > 0), Payloads())
     return np.concatenate([NONE, *(spans[:, OFFSET] for _, spans in runs)])
 
@@ -113,14 +113,14 @@ class Living:
 
 
 def rewriter() -> Rewriter:
-    """For `living`: whoever writes many extents keeps one, with its buffers. Nothing is stamped here, nothing made plain."""
+    """For `living`. A job that writes many extents reuses one, with its buffers. Stamps nothing, makes nothing plain."""
     return Rewriter(now_ms=0, plain_below=0)
 
 
 def living(chunk: Chunk, live: npt.NDArray[np.bool_], rewriter: Rewriter) -> Living:
-    """The batches as if the dead records had been compacted away; those that lose nothing are the same bytes.
+    """The batches as if the dead records had been compacted away. A batch that loses nothing keeps its bytes.
 
-    `live`: of all records, in order, as the list of keys has them."""
+    `live` covers all records, in order, as in the list of keys."""
     batches = chunk.batches
     counts = batches["count"].astype(np.int64)
     if live.size != int(counts.sum()):
@@ -139,5 +139,5 @@ def living(chunk: Chunk, live: npt.NDArray[np.bool_], rewriter: Rewriter) -> Liv
 
 
 def without_dead(chunk: Chunk, dead: Offsets) -> bytes:
-    """As `living`, for those who have no list of keys."""
+    """As `living`, for callers without a list of keys."""
     return living(chunk, is_live(offsets_of(chunk), dead), rewriter()).data

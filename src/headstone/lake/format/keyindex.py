@@ -1,12 +1,13 @@
-"""The list of an extent's keys: the index of a compaction. What is superseded is decided by these lists, and no batch is read.
+"""The list of an extent's keys: the index of a compaction. Compaction finds superseded records by these lists alone and reads
+no batch for it.
 
 Behind the batches, one entry per record with a key, in the order of their offsets:
 
     first halves (8 each)  CRC-32C (4)  lowest offset (8)  second halves (8 each)  above it (4 each)  CRC-32C (4)
 
-The first part alone tells whether an extent is concerned. The top bit of the last number tells a tombstone, the others how far
-the record is above the lowest offset. Digests are those of the index of a pass, SipHash-2-4-128, under a secret of the lake:
-records are deleted by them, so nobody may be able to make two keys of one digest.
+The first part alone tells whether an extent is affected. In the last number, the top bit marks a tombstone; the other bits are
+the record's distance from the lowest offset. The digests are the ones that a pass uses, SipHash-2-4-128, under a secret of the
+lake: records are deleted by them, so it must be impossible to construct two keys with the same digest.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ NO_HALVES: Halves = np.zeros(0, dtype=np.uint64)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeyList:
-    """In the order of offsets. Records without a key are not in it."""
+    """Entries in the order of offsets. Records without a key are not in it."""
 
     digests: npt.NDArray[np.uint64]
     offsets: Offsets
@@ -42,7 +43,7 @@ class KeyList:
 
     @property
     def fits(self) -> bool:
-        """Whether it can be written: offsets that are too far from each other can't."""
+        """Whether it can be written. It can't if its offsets are too far apart."""
         return self.offsets.size == 0 or int(self.offsets[-1] - self.offsets[0]) <= ABOVE_MAX
 
     def only(self, chosen: npt.NDArray[np.bool_]) -> KeyList:
@@ -61,18 +62,18 @@ def rest_bytes(keys: int) -> int:
 
 
 def section_bytes(keys: int) -> int:
-    """What a list takes behind the batches of its extent; 0 if there is none."""
+    """Size of the list behind the batches of its extent; 0 if there is none."""
     return 0 if keys < 0 else halves_bytes(keys) + rest_bytes(keys)
 
 
 def checksum_of(data: bytes) -> int:
-    """CRC-32C, which an extent's row knows too. 32 bits are against mistakes: of lists that were exchanged, one in four
-    thousand million would pass. Who may write to the store could make one that passes, and could do anything else."""
+    """CRC-32C; the extent's row stores it too. 32 bits protect against mistakes: of exchanged lists, one in four thousand
+    million would pass. An attacker who can write to the store could make one that passes, and could do anything else."""
     return int(google_crc32c.value(data))
 
 
 def section_checksum(section: bytes) -> int:
-    """What a part of a list ends with. Not the checksum of all its bytes: a CRC of data and their CRC is always the same."""
+    """The checksum that ends a part of a list. Not the CRC of the whole part: data followed by their CRC give a constant."""
     return int.from_bytes(section[-CHECKSUM_BYTES:], "little")
 
 
@@ -81,7 +82,7 @@ def with_checksum(data: bytes) -> bytes:
 
 
 def verified(section: bytes) -> bytes | None:
-    """What is in front of the checksum; None if that is wrong."""
+    """The bytes before the checksum; None if the checksum is wrong."""
     data = section[:-CHECKSUM_BYTES]
     return data if checksum_of(data) == section_checksum(section) else None
 
@@ -96,13 +97,13 @@ def key_section(keys: KeyList) -> tuple[bytes, bytes]:
 
 
 def halves_of(section: bytes) -> Halves | None:
-    """Of the first part of a section; None if its checksum is wrong."""
+    """First halves from the first part of a section; None if its checksum is wrong."""
     data = verified(section)
     return None if data is None else np.frombuffer(data, dtype="<u8").astype(np.uint64)
 
 
 def keys_of(halves: Halves, section: bytes) -> KeyList | None:
-    """The whole list, of its first part and the bytes of the second; None if the checksum is wrong."""
+    """The whole list, from its first part and the bytes of the second; None if the checksum is wrong."""
     data = verified(section)
     if data is None:
         return None
@@ -117,7 +118,7 @@ def keys_of(halves: Halves, section: bytes) -> KeyList | None:
 
 
 def keys_in(chunks: Iterable[Chunk], hash_key: HashKey) -> KeyList:
-    """Of all records with a key."""
+    """The list of all records with a key."""
     payloads = Payloads()
     return joined(found for chunk in chunks for found in _runs(chunk, payloads, hash_key))
 
@@ -140,7 +141,7 @@ def _runs(chunk: Chunk, payloads: Payloads, hash_key: HashKey) -> Iterable[KeyLi
 
 
 def joined(lists: Iterable[KeyList]) -> KeyList:
-    """One list of all of them, which follow each other."""
+    """One list made of consecutive ones."""
     parts = list(lists)
     return KeyList(
         np.concatenate([NO_KEYS.digests, *(part.digests for part in parts)]),
@@ -150,7 +151,7 @@ def joined(lists: Iterable[KeyList]) -> KeyList:
 
 
 def union(lists: Iterable[Halves]) -> Halves:
-    """Sorted, each once. Not `np.unique`: since NumPy 2.3 that hashes first, which takes many times as long for millions."""
+    """Sorted, without repetition. Not `np.unique`: since NumPy 2.3 it hashes first, which is many times slower for millions."""
     halves = np.sort(np.concatenate([NO_HALVES, *lists]))
     kept = np.ones(halves.size, dtype=np.bool_)
     np.not_equal(halves[1:], halves[:-1], out=kept[1:])
@@ -158,12 +159,12 @@ def union(lists: Iterable[Halves]) -> Halves:
 
 
 def any_common(halves: Halves, wanted: Halves) -> bool:
-    """`wanted` is a union. If not, no key is in both."""
+    """Whether any key may be in both; False is certain. `wanted` is a union."""
     return bool(common(halves, wanted).any())
 
 
 def common(halves: Halves, wanted: Halves) -> npt.NDArray[np.bool_]:
-    """Which of them are in `wanted`, a union."""
+    """For each of `halves`, whether it is in `wanted`, a union."""
     if wanted.size == 0:
         return np.zeros(halves.size, dtype=np.bool_)
     places = np.minimum(np.searchsorted(wanted, halves), wanted.size - 1)

@@ -2,12 +2,13 @@
 
     magic (8)  ranges, back to back  index (JSON)  index length (4)  CRC-32C of the index (4)  magic (8)
 
-A range is the batches of one extent and, behind them, the list of their keys (`keyindex`); or it is the list of dead records
-of an extent that lies in another object (`dead`).
+A range holds the batches of one extent followed by the list of their keys (`keyindex`), or the list of dead records of an
+extent that lies in another object (`dead`).
 
-Written in one stream, read by range. The metastore knows where each range is and the checksum of every part of it, so readers
-do not need the index; it is there so that an object explains itself: it names its lake and itself. Bytes whose checksum is not
-the metastore's are refused, and the index then tells whether they are damaged or another object's. docs/rfcs/0002-lake.md.
+Written in one stream, read by range. The metastore knows where each range is and the checksum of every part of it, so
+readers do not need the index. The index makes an object explain itself: it names its lake and itself. Bytes whose checksum
+differs from the metastore's are refused; the index then tells whether they are damaged or belong to another object.
+docs/rfcs/0002-lake.md.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ PUT_BACK = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Range:
-    """What the index says of one extent: whose it is, and where. A list of dead records is an extent with its marks."""
+    """The index entry of one extent: its partition and its place. A list of dead records is an extent with its marks."""
 
     topic: str
     partition: int
@@ -67,7 +68,7 @@ class Range:
 
 
 def place_of(part: Range, object_id: str) -> tuple[int, int]:
-    """The bytes of a range in this object, the list of keys behind them included."""
+    """Position and length of a range in this object, including the list of keys behind it."""
     extent = part.extent
     if extent.object_id != object_id:
         return extent.dead_position, extent.dead_position + dead_bytes(extent.dead, extent.span)
@@ -80,13 +81,13 @@ def object_path(object_id: str) -> str:
 
 
 def is_object_path(path: str) -> bool:
-    """Whether it may be an object's, by its name alone."""
+    """Whether a path may be an object's, judged by its name alone."""
     object_id = path.rpartition("/")[2]
     return path == object_path(object_id) and OBJECT_ID.fullmatch(object_id) is not None
 
 
 class ObjectWriter:
-    """Ranges of any number of partitions into one object. `size` is known when it is finished."""
+    """Writes ranges of any number of partitions into one object. `size` is known once it is finished."""
 
     def __init__(self, object_id: str, lake_id: str, sink: Sink) -> None:
         self.object_id = object_id
@@ -100,9 +101,9 @@ class ObjectWriter:
         self, topic: str, partition: int, span: Span, chunks: Iterable[bytes], *, records: int, max_timestamp_ms: int,
         oldest_timestamp_ms: int | None = None, keys: KeyList | None = None,
     ) -> Extent:  # fmt: skip
-        """chunks: whole record batches, in order; none at all is a span that holds no record.
+        """`chunks`: whole record batches, in order; none makes a span without records.
 
-        `oldest_timestamp_ms` None: the newest is the oldest, as in a single batch."""
+        `oldest_timestamp_ms` None: the newest is also the oldest, as in a single batch."""
         keys = keys if keys is not None and keys.fits else None
         halves, rest = (b"", b"") if keys is None else key_section(keys)
         position, checksum = self.size, 0
@@ -121,7 +122,7 @@ class ObjectWriter:
         return extent
 
     def mark(self, topic: str, partition: int, extent: Extent, dead: Offsets) -> Extent:
-        """The extent with these records dead; those that were dead before are among them."""
+        """The extent with these records dead. `dead` includes the records that were dead before."""
         section = dead_section(dead, extent.span)
         marked = replace(
             extent, records=extent.records + extent.dead - dead.size, dead=dead.size, dead_object=self.object_id,
@@ -145,7 +146,7 @@ class ObjectWriter:
 def writing_object(
     store: Store, object_id: str, lake_id: str, *, part_bytes: int = PART_BYTES
 ) -> Iterator[ObjectWriter]:
-    """The object is in the store, whole, when the block has ended well; else it is not there."""
+    """The whole object is in the store when the block has ended without an error; otherwise it is not there."""
     with store.writing(object_path(object_id), part_bytes=part_bytes) as sink:
         writer = ObjectWriter(object_id, lake_id, sink)
         yield writer
@@ -154,7 +155,7 @@ def writing_object(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """An object that is in the store, and what its index says."""
+    """An object in the store, and its index."""
 
     object_id: str
     size: int
@@ -166,9 +167,9 @@ class Stored:
 
 
 def write_once(store: Store, object_id: str, lake_id: str, fill: Callable[[ObjectWriter], None]) -> Stored:
-    """For tasks, which may run twice: an object that is there is never replaced, and its own word counts.
+    """For tasks, which may run twice: never replaces an object. If it exists, what its own index says counts.
 
-    It goes up in one piece, since stores refuse only those if there is one. So it fits into memory."""
+    The object is uploaded in one piece, because only then can stores refuse to overwrite it. So it must fit into memory."""
     pieces = _Pieces()
     writer = ObjectWriter(object_id, lake_id, pieces)
     fill(writer)
@@ -191,31 +192,31 @@ class _Pieces:
 
 
 def _kept(listed: Range) -> tuple[object, ...]:
-    """What two writers of the same range agree on, whatever their codecs make of the bytes."""
+    """What two writers of the same range agree on, whatever bytes their codecs produce."""
     extent = listed.extent
     return listed.topic, listed.partition, extent.span, extent.records, extent.dead, extent.keys
 
 
 def read_extent(store: Store, extent: Extent) -> bytes:
-    """The record batches of an extent, their checksum verified; dead records are still in them."""
+    """The record batches of an extent, with the checksum verified; dead records are still in them."""
     return bytes(_view_of(store, extent))
 
 
 def read_chunk(store: Store, extent: Extent) -> Chunk:
-    """As `read_extent`, parsed. The checksum of all of it covers those of its batches, which were right when it was written."""
+    """As `read_extent`, parsed. The checksum of the whole covers those of its batches, which were right when it was written."""
     return chunk_of(_file_of(store, extent), _view_of(store, extent), checksums=False)
 
 
 def _view_of(store: Store, extent: Extent) -> memoryview:
     data = _bytes_of(store, extent.object_id, extent.position, extent.length, extent)
-    # As an array: the library takes what it need not release.
+    # As an array, which the library need not release.
     if google_crc32c.value(np.frombuffer(data, dtype=np.uint8)) != extent.checksum:
         raise _damaged(store, extent.object_id, extent.position, extent, "record batches")
     return data
 
 
 def _bytes_of(store: Store, object_id: str, position: int, length: int, extent: Extent) -> memoryview:
-    """An object that ends before is damaged, and no answer that may come whole when it is asked for again."""
+    """An object that ends too early is damaged: asking again would not help."""
     path = object_path(object_id)
     try:
         return store.view(path, position, length)
@@ -242,7 +243,7 @@ def read_live(store: Store, extent: Extent) -> bytes:
 
 
 def read_halves(store: Store, extent: Extent) -> Halves:
-    """The first part of the list of an extent's keys, its checksum verified. The extent must have one."""
+    """The first part of an extent's list of keys, with the checksum verified. The extent must have a list."""
     position = extent.position + extent.length
     section = bytes(_bytes_of(store, extent.object_id, position, halves_bytes(extent.keys), extent))
     halves = halves_of(section) if section_checksum(section) == extent.halves_checksum else None
@@ -252,7 +253,7 @@ def read_halves(store: Store, extent: Extent) -> Halves:
 
 
 def read_keys(store: Store, extent: Extent, halves: Halves | None = None) -> KeyList:
-    """The list of an extent's keys, checksums verified; dead records are in it too. `halves`: what was read of it before."""
+    """The verified list of an extent's keys, dead records included. `halves`: its first part, if already read."""
     if halves is None:
         halves = read_halves(store, extent)
     position = extent.position + extent.length + halves_bytes(extent.keys)
@@ -264,7 +265,7 @@ def read_keys(store: Store, extent: Extent, halves: Halves | None = None) -> Key
 
 
 def keys_of_extent(store: Store, extent: Extent, hash_key: HashKey) -> KeyList:
-    """The list of its keys; made of its batches if it has none, because its offsets are too far apart."""
+    """The list of an extent's keys; made from its batches if it has none, because its offsets are too far apart."""
     if not extent.length:
         return NO_KEYS
     if extent.keys >= 0:
@@ -273,12 +274,12 @@ def keys_of_extent(store: Store, extent: Extent, hash_key: HashKey) -> KeyList:
 
 
 def list_bytes(extent: Extent) -> int:
-    """What `keys_of_extent` reads."""
+    """Bytes that `keys_of_extent` reads."""
     return section_bytes(extent.keys) if extent.keys >= 0 else extent.length
 
 
 def read_dead(store: Store, extent: Extent) -> Offsets:
-    """Offsets of the dead records of an extent, in order, their checksum verified."""
+    """Offsets of the dead records of an extent, in order, with the checksum verified."""
     if extent.dead_object is None:
         return NONE
     length = dead_bytes(extent.dead, extent.span)
@@ -290,7 +291,7 @@ def read_dead(store: Store, extent: Extent) -> Offsets:
 
 
 def _damaged(store: Store, object_id: str, position: int, extent: Extent, what: str) -> CorruptLog:
-    """Bytes that are not those of the metastore's checksum: damaged, or of another object, which says so itself."""
+    """For bytes without the metastore's checksum: damaged, or part of another object, if its index says so."""
     changed = f"wrong CRC-32C of the {what}: the bytes are not what was uploaded"
     problem = stranger(store, object_id) or changed
     return CorruptLog(
@@ -300,7 +301,7 @@ def _damaged(store: Store, object_id: str, position: int, extent: Extent, what: 
 
 
 def stranger(store: Store, object_id: str) -> str | None:
-    """What is there under the name of this object, if it says that it is another one."""
+    """A description of the object stored under this name, if its index says that it is another object."""
     try:
         lake_id, name, _ = _contents(store, object_id)
     except HeadstoneError:
@@ -311,7 +312,7 @@ def stranger(store: Store, object_id: str) -> str | None:
 
 
 def is_of_another_lake(store: Store, object_id: str, lake_id: str) -> bool:
-    """Whether it says so, whole as it is. An upload that was cut off says nothing."""
+    """Whether an undamaged object says that it belongs to another lake. A truncated upload says nothing."""
     try:
         return _contents(store, object_id)[0] != lake_id
     except (CorruptLog, MissingObject):
@@ -319,7 +320,7 @@ def is_of_another_lake(store: Store, object_id: str, lake_id: str) -> bool:
 
 
 def read_index(store: Store, object_id: str, lake_id: str) -> list[Range]:
-    """What an object says of itself. One of another name, or of another lake, is refused."""
+    """The index of an object. An object with another name, or of another lake, is refused."""
     found_lake, name, entries = _contents(store, object_id)
     if (found_lake, name) != (lake_id, object_id):
         raise _strange(
@@ -331,7 +332,7 @@ def read_index(store: Store, object_id: str, lake_id: str) -> list[Range]:
 
 
 def _contents(store: Store, object_id: str) -> tuple[str, str, list[list[Any]]]:
-    """The lake and the object that it says it is, and its ranges."""
+    """The lake and the object that it claims to be, and its ranges."""
     path = object_path(object_id)
     size = store.size(path)
     if size < len(MAGIC) + FOOTER.size:
@@ -352,7 +353,7 @@ def _strange(store: Store, path: str, position: int, problem: str) -> CorruptLog
 
 
 def size_of(lake_id: str, object_id: str, ranges: Iterable[Range], ranges_end: int) -> int:
-    """Of an object with these ranges and no other."""
+    """Size of an object with exactly these ranges."""
     return ranges_end + len(_index(lake_id, object_id, ranges)) + FOOTER.size
 
 
@@ -361,7 +362,7 @@ def _index(lake_id: str, object_id: str, ranges: Iterable[Range]) -> bytes:
 
 
 def _entry(listed: Range) -> list[object]:
-    """One field after the other, as `_range` reads them; a list of dead records has some more."""
+    """The fields in the order in which `_range` reads them. A list of dead records has some more."""
     extent = listed.extent
     place = [extent.position, extent.length, extent.records, extent.max_timestamp_ms, extent.checksum, extent.keys]
     place += [extent.oldest_timestamp_ms, extent.halves_checksum, extent.rest_checksum]
@@ -391,7 +392,7 @@ def _range(object_id: str, entry: list[Any]) -> Range:
 
 
 class Place(NamedTuple):
-    """Bytes of an object, and what they are."""
+    """A range of bytes in an object, and what it holds."""
 
     start: int
     end: int
@@ -399,7 +400,7 @@ class Place(NamedTuple):
 
 
 def places(topic_partition: TopicPartition, extent: Extent) -> Iterator[tuple[str, Place]]:
-    """Where an extent's bytes are, by object: its batches and the list of their keys, and the list of dead records."""
+    """Where an extent's bytes are, by object: its batches with the list of keys, and the list of dead records."""
     end = extent.position + extent.length + section_bytes(extent.keys)
     yield extent.object_id, Place(extent.position, end, f"{topic_partition} {extent.span}")
     if extent.dead_object is not None:

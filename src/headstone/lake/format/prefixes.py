@@ -1,7 +1,7 @@
-"""Where a lake may be made: a prefix, and a directory, that nobody else uses, and that is in no other lake.
+"""Where a lake may be created: in a prefix and a directory that nothing else uses and that lie in no other lake.
 
-What is there already is called what it is: a lake, the log directory of a Kafka broker, or something else. A broker does not
-start while a folder that is no partition lies in its log directory.
+An error names what is there: a lake, the log directory of a Kafka broker, or something else. A broker does not start while its
+log directory contains a folder that is not a partition.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ OWNER = "headstone-metastore"
 """The object with the token of the metastore that may change this store."""
 EMBEDDED = "metastore.db"
 OBJECTS = "objects"
-"""The metastore, and the prefix, of a lake in a directory."""
+"""Names of the metastore and of the objects' prefix of a lake in a directory."""
 OF_EVERY_DISK = {"lost+found"}
 ANEW = "`headstone lake init` (headstone.Lake.create in a program)"
 ELSEWHERE = "create the lake elsewhere"
 
 
 def expect_free_directory(directory: Path) -> None:
-    """For a lake in a directory of its own. It may be there, and empty."""
+    """For a lake in a directory of its own. It may exist if it is empty."""
     if directory.exists() and not directory.is_dir():
         raise UsageError(f"{directory} is a file; a lake needs a directory of its own")
     names = _names(directory)
@@ -44,7 +44,7 @@ def expect_free_directory(directory: Path) -> None:
 
 
 def expect_free_prefix(location: str, settings: Mapping[str, str] | None) -> None:
-    """For the objects of a lake. Nothing is made."""
+    """For the objects of a lake. Creates nothing."""
     directory = local_directory(location)
     if directory is not None:
         names = _names(directory)
@@ -67,14 +67,14 @@ def expect_free_prefix(location: str, settings: Mapping[str, str] | None) -> Non
 
 
 def refuse_enclosing(location: str, settings: Mapping[str, str] | None) -> None:
-    """A lake whose prefix lies in another lake's, which takes what it does not know for foreign, or for garbage."""
+    """Refuses a prefix inside another lake's: that lake would take unknown objects for foreign, or for garbage."""
     for outer in _outer(location):
         directory = local_directory(outer)
         is_lake = False
         if directory is not None:
             is_lake = (directory / MARKER).exists()
         else:
-            with suppress(UsageError):  # whoever may see this prefix only
+            with suppress(UsageError):  # if we may see this prefix only
                 is_lake = Store.open(outer, settings, patient=False).has(MARKER)
         if is_lake:
             raise UsageError(
@@ -83,7 +83,7 @@ def refuse_enclosing(location: str, settings: Mapping[str, str] | None) -> None:
 
 
 def what_is_there(directory: Path) -> str:
-    """Of a directory that was named as a lake and is none: what to do instead."""
+    """For a directory that was named as a lake and is not one: says what it is, and what to do instead."""
     if directory.is_file():
         return f"{directory} is a file; name the directory of a lake, or its database by its URL"
     if sign := kafka_sign(_names(directory)):
@@ -103,7 +103,7 @@ def what_is_there(directory: Path) -> str:
 
 
 def refuse_kafka(directory: Path) -> None:
-    """Also what lies in a broker's log directory."""
+    """Refuses a broker's log directory, and everything in it."""
     refuse_broker_directory(directory, instead=ELSEWHERE)
     for outer in Path(realpath(directory)).parents:
         if sign := _partition_in(outer):
@@ -111,13 +111,13 @@ def refuse_kafka(directory: Path) -> None:
 
 
 def _partition_in(directory: Path) -> str | None:
-    with suppress(OSError):  # not there yet, or not ours to list
+    with suppress(OSError):  # it does not exist yet, or we may not list it
         return partition_in(directory)
     return None
 
 
 def refuse_embedded(directory: Path) -> None:
-    """What lies in the directory of a lake: it would be moved, copied and thrown away with it."""
+    """Refuses a place inside the directory of a lake: it would be moved, copied and deleted with that lake."""
     for outer in Path(realpath(directory)).parents:
         if (outer / EMBEDDED).is_file():
             raise UsageError(f"{directory} is inside the lake {outer}; a lake needs a directory of its own")
@@ -138,7 +138,7 @@ def _some(names: Collection[str]) -> str:
 
 
 def _outer(location: str) -> Iterator[str]:
-    """Every prefix that holds this one, the nearest first."""
+    """Every prefix that contains this one, the nearest first."""
     directory = local_directory(location)
     if directory is not None:
         yield from (f"file://{outer}" for outer in Path(realpath(directory)).parents)

@@ -1,7 +1,7 @@
-"""Sealed objects: lines of JSON, the first of which says whose they are and which object, the last the SHA-256 of the others.
+"""Sealed objects: lines of JSON. The first names the lake and the object; the last is the SHA-256 of the others.
 
-The journal is made of them, and so is what tells whose a store is. One that was changed, cut off, appended to or exchanged is
-refused by its name. What the lines mean, and what to do about damage, is for those to know who write them.
+The journal consists of them, and so do the objects that say which metastore owns a store. One that was changed, truncated,
+appended to or exchanged is refused, and the error names it. Callers know what the lines mean and what to do about damage.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headstone.storage.stores import Store
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """A sealed object that is what was written, under its own name."""
+    """A sealed object that was verified: unchanged, and under its own name."""
 
     header: Mapping[str, Any]
     lines: Sequence[Mapping[str, Any]]
@@ -26,7 +26,7 @@ class Page:
 
 
 def sealed(lake_id: str, path: str, lines: Sequence[Mapping[str, Any]], **header: object) -> bytes:
-    """A line that says whose it is and which object, the lines themselves, and the SHA-256 of all of these."""
+    """The header line, the lines themselves, and the SHA-256 of all of these."""
     written = [
         json.dumps(line, separators=(",", ":")) for line in ({"lake": lake_id, "object": path, **header}, *lines)
     ]
@@ -35,12 +35,12 @@ def sealed(lake_id: str, path: str, lines: Sequence[Mapping[str, Any]], **header
 
 
 def digest_of(content: bytes) -> str:
-    """What its last line says."""
+    """The SHA-256 in its last line."""
     return str(json.loads(content.splitlines()[-1])["sha256"])
 
 
 def unsealed(store: Store, path: str, lake_id: str | None, *, advice: str) -> Page:
-    """CorruptLog if it is not what was written, or another object. `lake_id` None: of whichever lake."""
+    """CorruptLog if it was changed, or is another object. `lake_id` None accepts any lake."""
     body, _, last = store.read(path, 0, store.size(path)).rstrip(b"\n").rpartition(b"\n")
     body += b"\n"
     digest = hashlib.sha256(body).hexdigest()

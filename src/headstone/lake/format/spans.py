@@ -1,6 +1,6 @@
 """Half-open ranges of offsets, and sets of them: what is cleaned, what still holds tombstones.
 
-Pure arithmetic. A set is kept as its shortest description: sorted, disjoint, no two that touch.
+Pure arithmetic. A set is kept in its shortest form: sorted, disjoint, no two spans that touch.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 SPREAD_MAX = (1 << 31) - 1
-"""How far apart the offsets of an extent may be: those of a segment are 32 bits above its base."""
+"""How far apart the offsets of an extent may be: in a segment they are 32 bits above its base."""
 
 
 class Span(NamedTuple):
@@ -27,7 +27,7 @@ Spans = tuple[Span, ...]
 
 
 def normal(spans: Iterable[Span]) -> Spans:
-    """The shortest description of all that any of them covers."""
+    """The shortest form of the union of `spans`."""
     merged: list[Span] = []
     for span in sorted(span for span in spans if span.start < span.end):
         if merged and span.start <= merged[-1].end:
@@ -38,7 +38,7 @@ def normal(spans: Iterable[Span]) -> Spans:
 
 
 def without(spans: Iterable[Span], holes: Iterable[Span]) -> Spans:
-    """What `spans` cover and `holes` do not. Both are walked once."""
+    """What `spans` cover and `holes` do not. Linear in both."""
     left: list[Span] = []
     cuts, first = normal(holes), 0
     for span in normal(spans):
@@ -63,7 +63,7 @@ def overlap(first: Iterable[Span], second: Iterable[Span]) -> Spans:
 
 
 def touching(spans: Spans, wanted: Span) -> Spans:
-    """Those of a set's spans that have an offset in common with `wanted`, found by halving."""
+    """The spans of a set that share an offset with `wanted`; a binary search."""
     first = bisect_right(spans, wanted.start, key=lambda span: span.end)
     last = bisect_left(spans, wanted.end, lo=first, key=lambda span: span.start)
     return spans[first:last]

@@ -1,4 +1,4 @@
-"""What changes a lake that is there: jobs that read its objects, write others, and commit.
+"""What changes an existing lake: jobs that read its objects, write others, and commit.
 
 A command, the Python library or a worker calls one function, with a `Lake` and an `Engine`:
 
@@ -8,8 +8,8 @@ A command, the Python library or a worker calls one function, with a `Lake` and 
     store_check, mending                   `lake status --check`, `lake mend`
     rebuild                                `lake rebuild`
 
-Start with `compaction.py`: plan (`job_plan`), let tasks decide and write (`extent_work`), commit each partition as it gets
-done. `rewriting.py` writes extents anew without deciding anything, for `leveling` and `purging`. `job.py` drives both.
-`keeping.py` keeps leases alive, `turns.py` bounds how much is done before others are looked at. `key_search.py` finds the
+Start with `compaction.py`: plan (`job_plan`), let tasks decide and write (`extent_work`), commit each partition when it is
+done. `rewriting.py` rewrites extents without deciding anything, for `leveling` and `purging`. `job.py` drives both.
+`keeping.py` keeps leases alive, `turns.py` limits how much is done before others get their turn. `key_search.py` finds the
 records of a key.
 """

@@ -1,8 +1,8 @@
-"""Garbage collection: objects that no extent points at any more, or that were registered and never used.
+"""Garbage collection: deletes objects that no extent points at any more, or that were registered and never used.
 
-Plans first. Condemns in the metastore, deletes from the store, forgets: an interrupted collection is finished by the next.
-Grace is for readers that looked up their extents before a compaction replaced them, and for uploads that are on their way;
-readers that take longer pin what they read (`pins`).
+Plans first. Then condemns in the metastore, deletes from the store, forgets: an interrupted collection is finished by the next.
+Grace protects readers that looked up their extents before a compaction replaced them, and uploads under way; readers that take
+longer pin what they read (`pins`).
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ LISTING_EVERY_MS = DAY_MS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Garbage:
-    """What would go. `orphans` are in the store and the metastore does not know them: uploads that ended after their
-    collection, or what a metastore of another time has known. They go after a grace that begins when they are found.
+    """What would go. `orphans` are in the store but unknown to the metastore: uploads that ended after their collection, or
+    objects of a metastore of another time. They go after a grace that begins when they are found.
 
-    `rows` have the sizes of the store, where it was listed: the metastore knows none of what was never committed."""
+    `rows` have sizes from the store if it was listed: the metastore knows no size of an object that was never committed."""
 
     rows: list[ObjectRow]
     orphans: list[str]
     foreign: list[str]
-    """Paths below the prefix that are none of the lake's, objects of another lake too: nobody deletes them."""
+    """Paths below the prefix that are not the lake's, another lake's objects included. They are never deleted."""
     missing: frozenset[str]
-    """Of the rows, those whose objects are not in the store: they are forgotten. Empty where nobody has listed it."""
+    """Rows whose objects are not in the store: they are forgotten. Empty if the store was not listed."""
     unreferenced_before_ms: int
     registered_before_ms: int
     now_ms: int
@@ -49,7 +49,7 @@ class Garbage:
 def garbage(lake: Lake, *, now_ms: int, grace_ms: int = GRACE_MS, upload_ms: int = UPLOAD_MS) -> Garbage:
     """A metastore that was set back in time is refused: what it does not know is no garbage."""
     expect_current(lake.metastore, lake.store)
-    # In this order: an object that is in the store was registered before, so without a row it was forgotten since.
+    # In this order: an object in the store was registered before, so if it has no row it was forgotten since.
     stored, foreign = _told_apart(lake.store.entries())
     unknown = sorted(stored.keys() - lake.metastore.objects().keys())
     strangers = {name for name in unknown if is_of_another_lake(lake.store, name, lake.metastore.lake_id)}
@@ -62,7 +62,7 @@ def garbage(lake: Lake, *, now_ms: int, grace_ms: int = GRACE_MS, upload_ms: int
 
 
 def _told_apart(entries: Iterable[Listed]) -> tuple[dict[str, int], list[str]]:
-    """Objects with their sizes, by id, and what is no part of a lake by its name."""
+    """Objects with their sizes, by id, and paths whose name is not that of any part of a lake."""
     stored, foreign = dict[str, int](), list[str]()
     for entry in entries:
         object_id = entry.path.rpartition("/")[2]
@@ -74,13 +74,13 @@ def _told_apart(entries: Iterable[Listed]) -> tuple[dict[str, int], list[str]]:
 
 
 def known_garbage(lake: Lake, *, now_ms: int, grace_ms: int = GRACE_MS, upload_ms: int = UPLOAD_MS) -> Garbage:
-    """Without a look at the store, which would tell of orphans."""
+    """Without a look at the store, so without orphans."""
     limits = {"unreferenced_before_ms": now_ms - grace_ms, "registered_before_ms": now_ms - upload_ms, "now_ms": now_ms}
     return Garbage(rows=lake.metastore.collectable(**limits), orphans=[], foreign=[], missing=frozenset(), **limits)
 
 
 def worker_garbage(lake: Lake, *, now_ms: int, grace_ms: int = GRACE_MS, upload_ms: int = UPLOAD_MS) -> Garbage:
-    """`garbage` if no worker has asked for a day, else `known_garbage`. A listing that fails is tried by the next worker."""
+    """`garbage` if no worker has listed the store for a day, else `known_garbage`. The next worker retries a failed listing."""
     limits = {"now_ms": now_ms, "grace_ms": grace_ms, "upload_ms": upload_ms}
     listed_ms = lake.metastore.claim_listing(now_ms, every_ms=LISTING_EVERY_MS)
     if listed_ms is None:
@@ -93,9 +93,9 @@ def worker_garbage(lake: Lake, *, now_ms: int, grace_ms: int = GRACE_MS, upload_
 
 
 def collect(lake: Lake, collectable: Garbage, board: Board | None = None, *, stop: Stop = never) -> list[str]:
-    """What is gone now. Condemned first, so that no commit uses what is about to go; an interrupted one is finished later.
+    """Returns what is gone. Condemns first, so that no commit uses what is about to go; an interrupted run is finished later.
 
-    The board counts objects. `stop`: the batch in hand is deleted, and none after it."""
+    The board counts objects. `stop`: finishes the current batch and begins no other."""
     gone: list[str] = []
     meter = meter_on(board)
     if board is not None:
@@ -112,7 +112,7 @@ def collect(lake: Lake, collectable: Garbage, board: Board | None = None, *, sto
             now_ms=collectable.now_ms,
         )  # fmt: skip
         if some:
-            # Whatever made them garbage is told to the store before: a rebuilt metastore does not point at them.
+            # Write the commits that made them garbage to the store first: then a rebuilt metastore does not point at them.
             record(lake.metastore, lake.store)
             lake.store.delete([object_path(object_id) for object_id in some])
             lake.metastore.forget(some)

@@ -1,7 +1,7 @@
-"""One run of `lake compact`: what is due is compacted, small extents are merged, old dead records leave their objects.
+"""One run of `lake compact`: compacts what is due, merges small extents, moves old dead records out of their objects.
 
-For a caller who does not share the queue with a worker: the command line, or a program. Partitions that fail, or that somebody
-else works on, keep nobody from their turn; what was done is told with what was not.
+For a caller outside the workers' queue: the command line, or a program. Partitions that fail, or that another worker has, do
+not hold up the others. The result lists what was done and what was not.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from headstone.pipeline.progress import Board
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LakeCompactionSettings:
     topics: tuple[str, ...] = ()
-    """Only these; none named: all of the lake."""
+    """Only these; empty for all of the lake."""
     everything: bool = False
     """Whatever is dirty, due or not."""
     level: bool = False
     """Merge small extents too."""
     purge: bool = False
-    """And empty every object that holds dead records, or records of topics that were dropped: then gc deletes it."""
+    """Also empty every object with dead records, or with records of dropped topics: then gc deletes it."""
     map_bytes: int | None = None
-    """A bounded map of keys, in passes; None: one pass."""
+    """A bounded map of keys, in several passes; None for one pass."""
     dead_share_max: float = DEAD_SHARE_MAX
     dead_age_ms_max: int | None = None
-    """For topics that do not say it themselves; None: no limit."""
+    """For topics without a limit of their own; None for no limit."""
 
     def __post_init__(self) -> None:
         several("topics", self.topics)
@@ -55,7 +55,7 @@ class LakeCompactionSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agenda:
-    """What a run will take in hand: `order` is compacted, `partitions` are leveled and purged if that is asked for."""
+    """What a run will do: compact `order`; level and purge `partitions` if requested."""
 
     order: tuple[TopicPartition, ...]
     partitions: tuple[TopicPartition, ...]
@@ -64,7 +64,7 @@ class Agenda:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactRun:
-    """`failed` and `left` are partitions: what went wrong, and what a stop has left for the next run."""
+    """`failed` and `left` are partitions: those with an error, and those that a stop has left for the next run."""
 
     compacted: tuple[Compacted, ...]
     leveled: tuple[Leveled, ...]
@@ -74,17 +74,18 @@ class CompactRun:
     stopped: bool
     """By a signal or the caller, with something left to do."""
     error: HeadstoneError | None
-    """What the evacuation ended with."""
+    """The error that ended the evacuation."""
 
     @property
     def exit_code(self) -> int:
-        """Of the first that failed; else unfinished, if somebody said stop or works on what was to be purged."""
+        """Of the first failure; else unfinished, if it was stopped, or if others have partitions that were to be purged."""
         if self.failed:
             return int(getattr(self.failed[0][1], "exit_code", Unfinished.exit_code))
         return Unfinished.exit_code if self.stopped or self.evacuated.busy else 0
 
 
 def agenda_of(lake: Lake, settings: LakeCompactionSettings) -> Agenda:
+    """Decides what a run will do; changes nothing."""
     now_ms = lake.metastore.clock()
     states = _of_topics(settings.topics, urgencies(lake, now_ms=now_ms))
     order = list(states) if settings.everything else [name for name, _ in queue(states.items(), now_ms=now_ms)]
@@ -97,7 +98,7 @@ def compact_due(
     lake: Lake, agenda: Agenda, settings: LakeCompactionSettings, engine: Engine, *, worker: str, stop: Stop,
     tell: Callable[[str], None], progress: bool, tidying: Callable[[], Board | None],
 ) -> CompactRun:  # fmt: skip
-    """tidying: called when compaction has ended, for a board of what is still to come."""
+    """`tidying`: called when compaction has ended; gives the board for the rest."""
     outcomes = compact_leased(
         lake, agenda.order, engine, worker=worker,
         settings=JobSettings(map_bytes=settings.map_bytes, dead_share_max=settings.dead_share_max),
@@ -148,7 +149,7 @@ def _evacuated(
 
 
 def _of_topics(wanted: Sequence[str], states: Mapping[TopicPartition, Urgency]) -> dict[TopicPartition, Urgency]:
-    """Only of the topics that were named, if any were; a name that is not there is a mistake."""
+    """Only the named topics, if any are named; an unknown name is an error."""
     expect_topics(wanted, {name.topic for name in states})
     return {name: state for name, state in states.items() if not wanted or name.topic in wanted}
 

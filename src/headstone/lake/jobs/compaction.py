@@ -1,10 +1,9 @@
-"""Compaction of many partitions of the lake in one job: plan, let tasks decide and write, commit each as it gets done.
+"""Compaction of many partitions of the lake in one job: plan, let tasks decide and write, commit each when it is done.
 
 The driver takes one snapshot of all partitions, registers ids for all objects, and commits the parts of each partition oldest
-first, as soon as everything below them has ended: a job that is killed has kept what it committed, and the next one goes on
-there. Tasks (`extent_work`) read lists of keys, write objects and know no SQL. Every commit carries the epoch: if another
-worker was faster it is refused, and what was uploaded for it is garbage that nobody has seen. One partition that fails does not
-stop the others.
+first, as soon as everything below them has ended. So a killed job keeps what it committed, and the next one continues there.
+Tasks (`extent_work`) read lists of keys, write objects and know no SQL. Every commit carries the epoch: if another worker was
+faster it is refused, and its uploads are garbage that no reader has seen. A partition that fails does not stop the others.
 """
 
 from __future__ import annotations
@@ -39,9 +38,9 @@ from headstone.pipeline.progress import Board, ProgressLine
 from headstone.retention.policy import NO_LIMIT
 
 PARTS_AT_ONCE = 32
-"""Of a partition whose keys go through the buckets: so many runs are written, then committed, then the next.
+"""For a partition whose keys go through the buckets: this many runs are written, then committed, then the next.
 
-At least: on a cluster two for every core, so that none waits for the slowest part."""
+A minimum: on a cluster it is two for every core, so that none waits for the slowest part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,18 +52,18 @@ class Compacted:
     epoch: int
     dirty: Spans
     indexed: Span | None
-    """The dirty part that this pass took on; a bounded map takes it in several."""
+    """The dirty part that this pass indexed; with a bounded map it takes several passes."""
     commits: int
     extents: int
     extents_read: int
-    """Their batches; those of the others were not needed."""
+    """Extents whose batches were read; the others' batches were not needed."""
     extents_rewritten: int
     extents_marked: int
     """Not read and not rewritten: their superseded records are listed as dead."""
     records_before: int
     records_after: int
     records_dead: int
-    """Dead records in the bytes afterwards; not among `records_after`."""
+    """Dead records in the bytes afterwards; not included in `records_after`."""
     bytes_before: int
     bytes_after: int
     bytes_read: int
@@ -93,7 +92,7 @@ def compact_partition(
     lake: Lake, topic_partition: TopicPartition, engine: Engine, *, now_ms: int, settings: JobSettings | None = None,
     control: JobControl | None = None,
 ) -> Compacted:  # fmt: skip
-    """Raises CommitRefused if another worker was faster; parts that were committed before stay, without a claim."""
+    """Raises CommitRefused if another worker was faster; parts committed before that stay, without a claim."""
     outcomes = compact_partitions(lake, [topic_partition], engine, now_ms=now_ms, settings=settings, control=control)
     outcome = outcomes[topic_partition]
     if isinstance(outcome, Exception):
@@ -106,9 +105,9 @@ def compact_partitions(
     control: JobControl | None = None, check: Check = lambda topic_partition: None,
     done: Told[Compacted] = lambda topic_partition, outcome: None,
 ) -> dict[TopicPartition, Compacted | Exception]:  # fmt: skip
-    """All of them in one job; of each what was done, or why it was not. `check` may give up one of them before a commit.
+    """All of them in one job. Returns for each what was done, or why not. `check` may give up a partition before a commit.
 
-    `done` is told of each as soon as it has ended."""
+    `done` is called for each as soon as it has ended."""
     settings, control = settings or JobSettings(), control or JobControl()
     clock = control.clock or (lambda: now_ms)
     job = Job[Sequence[RunResult], Compacted](lake=lake, clock=clock, done=done, renew_ms=settings.renew_ms)
@@ -125,7 +124,7 @@ def compact_partitions(
 
 @dataclass(slots=True, kw_only=True)
 class _Compaction:
-    """What is due was said by the caller; this decides what is done about it (`Plan`), lets it run, and commits it."""
+    """The caller says what is due. This decides what to do about it (`Plan`), runs it, and commits it."""
 
     job: Job[Sequence[RunResult], Compacted]
     engine: Engine
@@ -136,14 +135,14 @@ class _Compaction:
     under_way: list[_Partition] = field(default_factory=list)
 
     def decide(self, wanted: Sequence[TopicPartition]) -> None:
-        """Of each partition a plan, or its end: there is nothing to do, or why there can't be."""
+        """Makes a plan for each partition, or ends it: there is nothing to do, or an error."""
         metastore = self.job.lake.metastore
         settings = metastore.topics()
         snapshot = metastore.snapshot(wanted, present_only=True)
         for name in wanted:
             if name not in snapshot:
                 self.job.end(name, gone(name))
-        holds = Holds(metastore).lowest(now_ms=self.now_ms)  # one that is taken from now on is noticed by the commits
+        holds = Holds(metastore).lowest(now_ms=self.now_ms)  # the commits notice holds that are taken later
         for name, before in snapshot.items():
             if self.control.stop():
                 self.job.end(name, Stopped("stopped before it was begun; run it again"))
@@ -185,7 +184,7 @@ class _Compaction:
         self.control.check()
         self.job.hear(
             (partition.name, []) for partition in self.under_way if not partition.runs
-        )  # without a record: clean
+        )  # without records: clean
         answers = self.engine.as_they_end(compact_share, shares, board, stop=self.control.stop)
         self.job.hear((shares[number].common.topic_partition, answer) for number, answer in answers)
         for work in split:
@@ -226,12 +225,12 @@ class _Partition:
     epoch: int
     runs: tuple[Run, ...] = ()
     results: dict[str, RunResult] = field(default_factory=dict)
-    """By the id of the run's object; those that are not committed yet."""
+    """By the id of the run's object; only those that are not committed yet."""
     next_run: int = 0
     held_back: RunResult | None = None
-    """One that changes something waits for the next such one, so that the claim can go with the last."""
+    """A result with changes waits for the next one, so that the claim can go with the last."""
     unused: list[str] = field(default_factory=list)
-    """Ids of objects that nothing was written to."""
+    """Ids of objects that were not written."""
     tombstones: list[Span] = field(default_factory=list)
     committed: list[Extent] = field(default_factory=list)
     rewritten: int = 0
@@ -248,7 +247,7 @@ class _Partition:
         return [run.object_id for run in self.runs if run.object_id not in used]
 
     def shared(self) -> Pass:
-        """What all tasks of it get."""
+        """What all its tasks get."""
         lake = self.compaction.job.lake
         return Pass(
             store=lake.store, lake_id=lake.metastore.lake_id, hash_key=lake.metastore.hash_key, topic_partition=self.name,
@@ -256,7 +255,7 @@ class _Partition:
         )  # fmt: skip
 
     def take(self, answer: Sequence[RunResult]) -> Compacted | None:
-        """Oldest first: a tombstone is never gone while an older record of its key is still served."""
+        """Commits oldest first: a tombstone never goes while an older record of its key is still served."""
         self.results.update({result.object_id: result for result in answer})
         while self.next_run < len(self.runs) and self.runs[self.next_run].object_id in self.results:
             result = self.results.pop(self.runs[self.next_run].object_id)
@@ -277,7 +276,7 @@ class _Partition:
         return _summary(self.name, self)
 
     def finish_early(self) -> None:
-        """Parts that wait for one below them are given up; they are garbage that nobody has seen."""
+        """Gives up parts that wait for one below them; their uploads are garbage that no reader has seen."""
         if self.held_back is not None:
             self._commit(self.held_back, None)
 
@@ -307,9 +306,9 @@ class _Partition:
 
 
 def _claim(partition: Partition, plan: Plan, holding: Sequence[Span]) -> Claim:
-    """What was indexed is clean now, and which of it still holds tombstones. Ranges that were due are done with.
+    """The indexed range is clean now; some of it still holds tombstones. Ranges that were due are no longer tracked.
 
-    What is left in those all the same is tracked anew."""
+    Tombstones that are still left in those are tracked anew."""
     claimed = [plan.index] if plan.index is not None else []
     left = overlap(overlap(holding, [*claimed, *plan.due]), [*partition.cleaned, *claimed])
     tracked = without([known.span for known in partition.tombstones], plan.due)

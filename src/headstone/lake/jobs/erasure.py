@@ -1,8 +1,8 @@
-"""Erases keys: what is left of them leaves the log, then the objects, then the store. Goes on wherever the last run was.
+"""Erases keys: their records leave the log, then the objects, then the store. Continues where the last run ended.
 
-A tombstone first, from Kafka or, where the lake's log is the only one, from here. Then the shared compaction, a rewriting of
-what holds the key's dead records, evacuation of objects that hold what no log is made of any more, and collection. Nothing
-here removes anything by a way of its own. How far each erasure is, is told by `lake/metastore/erasures`.
+First a tombstone, from Kafka or, where the lake's log is the only one, from here. Then the shared compaction, a rewrite of
+extents that hold the key's dead records, evacuation of objects with data that is in no log any more, and collection. Nothing
+here removes data in a way of its own. `lake/metastore/erasures` records how far each erasure is.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ from headstone.pipeline.progress import OBJECTS, ProgressLine
 from headstone.retention.settings import SOURCE, SOURCE_LAKE, setting_of
 
 GONE = {VALUES_REMOVED: VALUES_GONE, KEY_REMOVED: ERASED, OBJECTS_REMOVED: ERASED}
-"""What follows when the objects are collected."""
+"""The step that follows when the objects are collected."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tools:
-    """What an erasure works with. `working_on` has the lease of a partition for `worker` while it is changed.
+    """What an erasure works with. `working_on` holds a partition's lease for `worker` while the partition is changed.
 
-    `control.stop`: the partition, object or batch in hand is finished, and the step that it is a part of is left for later."""
+    `control.stop`: the current partition, object or batch is finished, and its step is left for a later run."""
 
     lake: Lake
     engine: Engine
@@ -72,11 +72,11 @@ class Tools:
     upload_ms: int = UPLOAD_MS
     tell: Callable[[str], None] = lambda text: None
     search: KeySearch | None = None
-    """One that others have asked before; None: a new one for each topic."""
+    """A search that was used before; None: a new one for each topic."""
 
 
 def earliest_end_ms(settings: Mapping[str, object], *, now_ms: int, grace_ms: int = GRACE_MS) -> int:
-    """When the last byte of a key that is deleted now can be gone: its tombstone, too, has to have had its time."""
+    """When the last byte of a key that is deleted now can be gone, after its tombstone has had its time."""
     lag_ms, retention_ms = (setting_of(settings, name) for name in ("min.compaction.lag.ms", "delete.retention.ms"))
     return now_ms + int(lag_ms) + int(retention_ms) + 2 * grace_ms
 
@@ -85,7 +85,7 @@ def request_erasure(
     lake: Lake, topic: str, keys: Collection[bytes], *, deadline_ms: int, clock: Callable[[], int], write: bool = False,
     search: KeySearch | None = None,
 ) -> list[str]:  # fmt: skip
-    """Digests of the keys, which are on the list from now on. `write`: tombstones are written here where they are missing."""
+    """Requests the erasure of the keys and returns their digests. `write`: writes missing tombstones here."""
     topics = lake.metastore.topics()
     settings = topics.get(topic)
     if settings is None:
@@ -104,26 +104,26 @@ def request_erasure(
 def _write_tombstones(
     lake: Lake, topic: str, keys: Mapping[str, bytes], clock: Callable[[], int], search: KeySearch
 ) -> None:
-    """At the end of every partition in which the newest record of a key is a value. No partition is guessed."""
+    """Appends tombstones to every partition in which the newest record of a key is a value. It guesses no partition."""
     missing: dict[TopicPartition, list[bytes]] = {}
     under_way = {erasure.key_digest for erasure in Erasures(lake.metastore).open_of(topic)}
-    search.records(topic, under_way.union(keys))  # whoever carries on asks for all of them, and lists are read once
+    search.records(topic, under_way.union(keys))  # all of them now, as the next steps will, so that lists are read once
     for record in undeleted_keys(search, topic, keys):
         missing.setdefault(record.partition, []).append(keys[record.digest])
     if missing:
-        make_lakes_own(lake, topic)  # first: an offset that is given away here must not be taken for Kafka's
+        make_lakes_own(lake, topic)  # first, so that no offset assigned here is taken for Kafka's
     for topic_partition, some in sorted(missing.items()):
         _append(lake, topic_partition, some, clock)
 
 
 def undeleted_keys(search: KeySearch, topic: str, digests: Collection[str]) -> list[KeyRecord]:
-    """Of each key and partition the newest record, where it is a value."""
+    """The newest record of each key in each partition, where that is a value."""
     by_digest = _by_digest(search.records(topic, digests))
     return [record for records in by_digest.values() for record in undeleted(records)]
 
 
 def _append(lake: Lake, topic_partition: TopicPartition, keys: Sequence[bytes], clock: Callable[[], int]) -> None:
-    """CommitRefused: somebody else has appended meanwhile; run it again."""
+    """CommitRefused: another writer has appended meanwhile; run it again."""
     now_ms, start = clock(), lake.metastore.partition(topic_partition).next_offset
     columns = {
         "offset": pa.array(range(start, start + len(keys)), pa.int64()),
@@ -146,9 +146,9 @@ def _append(lake: Lake, topic_partition: TopicPartition, keys: Sequence[bytes], 
 
 
 def carry_on_erasures(tools: Tools, topics: Collection[str] | None = None) -> int:
-    """Everything that can be done now, topic by topic; how many steps were. `topics` None: those that are due.
+    """Does everything that can be done now, topic by topic; returns the number of steps. `topics` None: those that are due.
 
-    What fails is told and tried again later: one topic's trouble is not another's. After a stop nobody has to wait."""
+    An error is reported and tried again later: it does not stop the other topics. After a stop nothing is set to wait."""
     erasures, done = Erasures(tools.lake.metastore), 0
     for topic in erasures.open_topics(now_ms=tools.clock()) if topics is None else sorted(topics):
         try:
@@ -164,9 +164,9 @@ def carry_on_erasures(tools: Tools, topics: Collection[str] | None = None) -> in
 
 
 def carry_on_drop(tools: Tools, topic: str, *, evacuate: bool = True) -> int:
-    """A topic that was dropped leaves the objects that others still use, and then the store, with the keys that were asked for.
+    """Moves a dropped topic out of objects that are still in use, and then out of the store, with its requested keys.
 
-    One that was made again under its name keeps what it has. `evacuate` False: nothing is moved, for whoever only collects."""
+    A new topic with its name keeps its records. `evacuate` False: moves nothing, for callers that only collect."""
     erasures, done = Erasures(tools.lake.metastore), 0
     drop = erasures.open_drop(topic)
     if drop is not None and drop.step == REQUESTED:
@@ -195,9 +195,9 @@ def carry_on_drop(tools: Tools, topic: str, *, evacuate: bool = True) -> int:
 
 
 class _Searched:
-    """The erasures of a topic whose keys are looked for: those that are open now.
+    """The erasures of a topic whose keys are searched for: those that are open now.
 
-    One that is asked for later, or anew, is not: a search that began before and found nothing says nothing of its key."""
+    One requested later, or again, is not included: a search that began before it and found nothing proves nothing about it."""
 
     def __init__(self, erasures: Erasures, topic: str) -> None:
         self._erasures, self.topic = erasures, topic
@@ -208,7 +208,7 @@ class _Searched:
         return set(self._asked)
 
     def open(self) -> list[Erasure]:
-        """Those that are not done yet, at the step that each has reached by now."""
+        """Those that are not done yet, each at the step that it has reached by now."""
         still = self._erasures.open_of(self.topic)
         return [erasure for erasure in still if self._asked.get(erasure.key_digest) == erasure.requested_ms]
 
@@ -248,7 +248,7 @@ def _by_digest(records: Sequence[KeyRecord]) -> dict[str, list[KeyRecord]]:
 
 
 def _brought_out(tools: Tools, erasures: Erasures, searched: _Searched) -> dict[str, list[KeyRecord]]:
-    """Compacts the partitions that show one of the keys, writes extents again that only hide one; what is left then."""
+    """Compacts partitions that show one of the keys, and rewrites extents that only have it dead. Returns what is left."""
     topic, digests = searched.topic, searched.digests
     lake, search = tools.lake, tools.search or KeySearch(tools.lake, tools.engine)
     records = search.records(topic, digests)
@@ -283,7 +283,7 @@ def _rewrite(tools: Tools, extents: Mapping[TopicPartition, Collection[Extent]])
 
 
 def _leave(tools: Tools, erasures: Erasures, searched: _Searched, left: Mapping[str, Sequence[KeyRecord]]) -> int:
-    """Where nothing of a key's values, or of the key, is in the log any more, it leaves the objects that are in use."""
+    """When a key's values, or the whole key, have left the log, moves them out of the objects in use."""
     steps = [(erasure, next_left(erasure, left.get(erasure.key_digest, []))) for erasure in searched.open()]
     ready = [(erasure, step) for erasure, step in steps if step is not None]
     if ready:
@@ -292,7 +292,7 @@ def _leave(tools: Tools, erasures: Erasures, searched: _Searched, left: Mapping[
 
 
 def _evacuate(tools: Tools, topic: str) -> None:
-    """All of it, or it raises: a step is not done while an object holds what has left the log."""
+    """All of it, or an error: a step is not done while an object holds data that has left the log."""
     turn = Turn(go_on=lambda: not tools.control.stop())
     with ProgressLine(enabled=tools.control.progress) as line:
         moved = evacuate_idle(
@@ -306,7 +306,7 @@ def _evacuate(tools: Tools, topic: str) -> None:
 
 
 def _collected(tools: Tools, erasures: Erasures, searched: _Searched) -> int:
-    """What has left is gone as soon as no object is there that was unreferenced, or on its way, when it left."""
+    """What has left is gone once no object exists that was already unreferenced, or uploading, when it left."""
     waiting = [erasure for erasure in searched.open() if erasure.step in GONE]
     if waiting:
         _collect(tools)
@@ -323,7 +323,7 @@ def _collect(tools: Tools) -> None:
 
 
 def _grace(tools: Tools, erasure: Erasure, unused: UnusedObjects) -> tuple[str, int]:
-    """What an erasure waits for that has left the log, and until when."""
+    """What an erasure that has left the log waits for, and until when."""
     objects, now_ms = unused.since(erasure.step_ms), tools.clock()
     ends = (erasure.step_ms + wait_ms + 1 for wait_ms in (tools.grace_ms, tools.upload_ms))
     until_ms = min((end for end in ends if end > now_ms), default=now_ms + RETRY_MS)
@@ -334,7 +334,7 @@ def _grace(tools: Tools, erasure: Erasure, unused: UnusedObjects) -> tuple[str, 
 
 
 class _Reasons:
-    """Why erasures wait, and until when. What many of them ask for is looked up once."""
+    """Why erasures wait, and until when. Facts that many of them need are looked up once."""
 
     def __init__(self, tools: Tools, unused: UnusedObjects, left: Mapping[str, Sequence[KeyRecord]]) -> None:
         self._tools, self._unused, self._left = tools, unused, left
@@ -359,7 +359,7 @@ class _Reasons:
         return "the tombstone, which a reader holds or which has dirty data below it", now_ms + RETRY_MS
 
     def _tombstone_end_ms(self, record: KeyRecord) -> int | None:
-        """None: its time has not begun, since it was not cleaned yet."""
+        """None: its time has not begun, because it was not cleaned yet."""
         name, metastore = record.partition, self._tools.lake.metastore
         if name not in self._tombstones:
             settings = metastore.topics()[name.topic]
@@ -373,18 +373,18 @@ class _Reasons:
 
 
 def undeleted(records: Sequence[KeyRecord]) -> list[KeyRecord]:
-    """Of each partition the newest shown record of the key, where it is a value: somebody has to delete it first."""
+    """In each partition the newest shown record of the key, where that is a value: the key has to be deleted first."""
     newest = {record.partition: record for record in sorted(records, key=lambda record: record.offset) if record.shown}
     return [record for _, record in sorted(newest.items()) if not record.tombstone]
 
 
 def next_left(erasure: Erasure, records: Sequence[KeyRecord]) -> str | None:
-    """The step that is done as soon as the objects of these records' past are emptied; None: too much is left in the log."""
+    """The step that is done once the objects with these past records are emptied; None: too much is left in the log."""
     if erasure.step == REQUESTED and not any(not record.tombstone for record in records):
         return VALUES_REMOVED if records else KEY_REMOVED
     return KEY_REMOVED if erasure.step == VALUES_GONE and not records else None
 
 
 def make_lakes_own(lake: Lake, topic: str) -> None:
-    """From now on the lake's log is the only one: whoever goes on with another would lose the records that it has here."""
+    """From now on the lake's log is the only one: continuing from another log would lose the records written here."""
     lake.metastore.configure(topic, {SOURCE: SOURCE_LAKE})

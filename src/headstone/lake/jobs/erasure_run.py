@@ -1,6 +1,6 @@
-"""One run of `lake erase`: keys are asked for, everything that can be done now is, and what is left is told.
+"""One run of `lake erase`: requests the keys, does everything that can be done now, and reports what is left.
 
-Owns what the caller may say (`ErasureRequest`) and what a run comes to. The steps are in `erasure`, what comes next in
+Owns the caller's choices (`ErasureRequest`) and the result of a run. The steps are in `erasure`, what comes next in
 `erasures`.
 """
 
@@ -30,11 +30,11 @@ from headstone.spelling import instead
 class ErasureRequest:
     topic: str
     keys: tuple[bytes, ...] | None
-    """None: all of a topic that was dropped."""
+    """None: all of a dropped topic."""
     deadline_ms: int = ERASURE_DEADLINE_MS
     """From now."""
     write_tombstone: bool = False
-    """Where it is missing, also if the lake's log is not the only one yet."""
+    """Where it is missing, even if the lake's log is not yet the only one."""
     grace_ms: int = GRACE_MS
     upload_ms: int = UPLOAD_MS
 
@@ -45,13 +45,13 @@ class ErasureRequest:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasureRun:
     now_ms: int
-    """When it began."""
+    """When the run began."""
     erasures: tuple[Erasure, ...]
-    """Of the keys that were asked for."""
+    """Of the requested keys."""
     undeleted: bool
-    """Readers are shown a value of one of the keys: it has to be deleted first."""
+    """Readers still see a value of one of the keys: it has to be deleted first."""
     stopped: bool
-    """By a signal, with something left."""
+    """By a signal, with something left to do."""
 
     @property
     def left(self) -> int:
@@ -59,12 +59,12 @@ class ErasureRun:
 
     @property
     def needs_somebody(self) -> bool:
-        """It does not come to its end by itself."""
+        """It will not finish without a person's action."""
         return self.undeleted or any(each.step in (NEVER_SEEN, CAME_AGAIN, CAME_LATER) for each in self.erasures)
 
 
 def is_dropped(lake: Lake, topic: str) -> bool:
-    """And none was made again under its name: all of it is erased, whatever keys are named."""
+    """And not created again: then all of it is erased, whichever keys are named."""
     if topic in lake.metastore.topics():
         return False
     if any(erasure.is_whole for erasure in Erasures(lake.metastore).of(topic)):
@@ -73,7 +73,7 @@ def is_dropped(lake: Lake, topic: str) -> bool:
 
 
 def expect_provable(lake: Lake, topic: str, key: bytes | None, *, anywhere: bool) -> None:
-    """That a key is erased can be asked of any topic that was here; that all is, without a key, of one that was dropped."""
+    """A key's erasure can be proved for any topic that was ever here; a topic's, without a key, only if it was dropped."""
     asked = Erasures(lake.metastore).of(topic)
     if topic not in lake.metastore.topics() and not asked:
         raise _never_there(lake, topic)
@@ -92,6 +92,7 @@ def run_erasure(
     lake: Lake, request: ErasureRequest, engine: Engine, *, stop: Stop, tell: Callable[[str], None],
     warn: Callable[[str], None], progress: bool,
 ) -> ErasureRun:  # fmt: skip
+    """Call it again until no erasure is open: each run does what can be done at its time."""
     clock, search = lake.metastore.clock, KeySearch(lake, engine, progress=progress)
     now_ms, worker, topic = clock(), name_of_worker("erase"), request.topic
     digests = [WHOLE] if request.keys is None else _requested(lake, request, request.keys, search, now_ms, warn)
@@ -117,7 +118,7 @@ def _requested(
     lake: Lake, request: ErasureRequest, keys: tuple[bytes, ...], search: KeySearch, now_ms: int,
     warn: Callable[[str], None],
 ) -> list[str]:  # fmt: skip
-    """Their digests. A deadline that can't be kept is told, and counts all the same."""
+    """Their digests. A deadline that can't be met is reported, and counts all the same."""
     topic, settings = request.topic, lake.metastore.topics().get(request.topic, {})
     end_ms = earliest_end_ms(settings, now_ms=now_ms, grace_ms=request.grace_ms)
     digests = request_erasure(

@@ -1,8 +1,8 @@
-"""Retention by time and size: how far the log start of a partition may go, and that it goes there.
+"""Retention by time and size: how far the log start of a partition may move, and moving it.
 
-For topics whose cleanup.policy names both `compact` and `delete`. Whole extents go, oldest first, as Kafka's segments do.
-Settings that are not there delete nothing: a broker's defaults are not the lake's. A look costs one statement for the oldest
-extent of every partition, and reads on only where that one goes: what stays is not looked at.
+For topics whose cleanup.policy names both `compact` and `delete`. Whole extents go, oldest first, like Kafka's segments. A
+setting that is absent deletes nothing: a broker's defaults do not apply to the lake. A look costs one statement for the oldest
+extent of every partition, and reads further only where that one goes; it never looks at what stays.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from headstone.retention.policy import NO_LIMIT
 from headstone.retention.settings import retention_limits
 
 EXTENTS_FIRST = 64
-"""Of a partition of which something goes: read before it is known how much."""
+"""Extents of a partition to read first once something of it has to go."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expired:
-    """What lies below a new log start. `reason` is the setting that asks for it, or both."""
+    """What lies below a new log start. `reason` names the setting or settings that ask for it."""
 
     partition: TopicPartition
     start_before: int
@@ -38,9 +38,9 @@ def expired(
     topic_partition: TopicPartition, partition: Partition, settings: Mapping[str, object], *, now_ms: int,
     held_from: int = NO_LIMIT, size: int | None = None,
 ) -> Expired | None:  # fmt: skip
-    """None if nothing is. Records that a reader holds stay until it has passed them, as its tombstones do.
+    """None if nothing has expired. Records that a reader holds stay until it has passed them, as its tombstones do.
 
-    `size`: of all extents in bytes, where `partition` has only the first of them; None: it has all."""
+    `size`: total bytes of all extents, if `partition` has only the first ones; None if it has all."""
     by_age, by_size = _counts(partition, settings, now_ms=now_ms, size=size)
     gone = partition.extents[: max(by_age, by_size)]
     while gone and gone[-1].span.end > held_from:
@@ -56,7 +56,7 @@ def expired(
 
 
 def _counts(partition: Partition, settings: Mapping[str, object], *, now_ms: int, size: int | None) -> tuple[int, int]:
-    """How many extents at the beginning go by their age, and by what is left without them."""
+    """How many extents at the beginning go by retention.ms, and how many by retention.bytes."""
     limit_ms, limit_bytes = retention_limits(settings)
     total_bytes = sum(extent.length for extent in partition.extents) if size is None else size
     return (
@@ -66,7 +66,7 @@ def _counts(partition: Partition, settings: Mapping[str, object], *, now_ms: int
 
 
 def _old(partition: Partition, before_ms: int) -> int:
-    """How many extents at the beginning have no record that is young enough; one without timestamps is never too old."""
+    """How many extents at the beginning have only records that are too old; one without timestamps never counts as too old."""
     count = 0
     for i, extent in enumerate(partition.extents, start=1):
         if extent.length and not 0 <= extent.max_timestamp_ms < before_ms:
@@ -76,7 +76,7 @@ def _old(partition: Partition, before_ms: int) -> int:
 
 
 def _too_many(partition: Partition, excess: int) -> int:
-    """How many may go at the beginning so that what is left is not smaller than the limit, which is exceeded by so much."""
+    """How many extents at the beginning may go without getting below the limit, which is now exceeded by `excess` bytes."""
     count = 0
     for i, extent in enumerate(partition.extents, start=1):
         excess -= extent.length
@@ -87,7 +87,7 @@ def _too_many(partition: Partition, excess: int) -> int:
 
 
 def find_expired(lake: Lake, *, now_ms: int, topics: Collection[str] | None = None) -> list[Expired]:
-    """Of all topics, or of these. Only topics with such a policy and a limit are looked at."""
+    """Of all topics, or of these. Looks only at topics with such a policy and a limit."""
     settings = lake.metastore.topics()
     limited = {topic for topic in settings if retention_limits(settings[topic]) != (None, None)}
     chosen = limited if topics is None else limited & set(topics)
@@ -118,7 +118,7 @@ def expire(
     lake: Lake, *, clock: Callable[[], int], topics: Collection[str] | None = None,
     tell: Callable[[str], None] = lambda text: None,
 ) -> list[Expired]:  # fmt: skip
-    """Moves log starts; what lies below is garbage after the grace, or when its object is purged. What was done."""
+    """Moves log starts and returns what was done. What lies below is garbage after the grace, or when its object is purged."""
     done = []
     for gone in find_expired(lake, now_ms=clock(), topics=topics):
         try:

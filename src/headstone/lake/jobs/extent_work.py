@@ -1,9 +1,9 @@
 """What one task of a compaction of the lake does: decides by lists of keys which records are dead, and writes the changes.
 
 A task gets a share of a partition's extents. It reads the lists of the keys that decide, leaves extents that lose nothing,
-marks the dead records of those that lose few, and writes the others again. Where the keys that decide are too many for a task
-they go through the buckets of `pipeline`, and a task gets the survivors of its run. What a task returns is all that a commit
-needs. Knows the store and nothing of SQL.
+marks the dead records of those that lose few, and rewrites the others. If the deciding keys are too many for a task, they go
+through the buckets of `pipeline`, and a task gets the survivors of its run. A task returns all that a commit needs. Knows the
+store, but no SQL.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ States = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """Extents that follow each other. What changes of them goes into one object, whose id is registered."""
+    """Consecutive extents. Their changes go into one object, whose id is registered."""
 
     object_id: str
     extents: tuple[Extent, ...]
@@ -75,7 +75,7 @@ class Pass:
     index: Span | None
     """Keys of records in it decide over everything below its end. None: only tombstones go."""
     due: Spans
-    """Tombstones in these have had their time."""
+    """Ranges whose tombstones have had their time."""
     dead_share_max: float
 
 
@@ -107,7 +107,7 @@ class Share:
 
 
 def compact_share(share: Share, meter: Meter) -> list[RunResult]:
-    """The body of a task that has the keys which decide in its memory."""
+    """The body of a task that has the deciding keys in memory."""
     lists = Lists(share.common)
     inside = {extent.span for run in share.runs for extent in run.extents}
     newer = NewerKeys(share.common.index, share.indexed, lists, kept=inside)
@@ -120,7 +120,7 @@ def compact_share(share: Share, meter: Meter) -> list[RunResult]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Judged:
-    """The list of an extent's keys, and their states. None: no key of it decides, and it was not read whole."""
+    """The list of an extent's keys, and their states. None: no key of it decides, and it was not read completely."""
 
     keys: KeyList
     states: States
@@ -134,7 +134,7 @@ class Lists:
         self._common = common
 
     def keys(self, extent: Extent, halves: Halves | None = None) -> KeyList:
-        """Of dead records too. Offsets that were too far apart for a list are read with their batches."""
+        """Includes dead records. If offsets are too far apart for a list, their batches are read instead."""
         if not extent.length:
             return NO_KEYS
         if extent.keys < 0:
@@ -157,7 +157,7 @@ class Lists:
 
 
 def refuse_keyless(topic_partition: TopicPartition, lost: int) -> None:
-    """Compaction drops records without a key. A compacted topic has none: whoever has some did not mean to lose them."""
+    """Compaction drops records without a key. A compacted topic should have none, so they were not meant to be lost."""
     if lost:
         raise UsageError(
             f"{topic_partition}: {units.count(lost, 'record')} without a key would be lost: this is not a compacted topic; "
@@ -184,7 +184,7 @@ class NewerKeys:
                 self._judged[extent.span] = Judged(keys, states)
 
     def judged(self, extent: Extent) -> Judged | None:
-        """Of an extent below the index, or one that it overlaps."""
+        """For an extent below the index, or one that it overlaps."""
         if extent.span in self._judged or self._span is None or not extent.length:
             return self._judged.pop(extent.span, None)
         halves = None
@@ -212,7 +212,7 @@ def marked(table: npt.NDArray[np.uint64], keys: KeyList, span: Span | None) -> S
 
 @dataclass(slots=True)
 class _Changes:
-    """What is going to be written of a run."""
+    """What will be written for a run."""
 
     writes: list[tuple[Extent, KeyList, npt.NDArray[np.bool_]]] = field(default_factory=list)
     """With the keys of all its records, and which of them stay."""
@@ -221,7 +221,7 @@ class _Changes:
 
 
 def write_run(common: Pass, run: Run, judged: Mapping[Span, Judged | None], lists: Lists, meter: Meter) -> RunResult:
-    """Each extent is left, marked or written again; nothing is hashed again, and only what is written again is read."""
+    """Leaves, marks or rewrites each extent. Hashes nothing again, and reads only what is rewritten."""
     changes = _Changes()
     for extent in run.extents:
         _look_at(common, extent, judged[extent.span], lists, changes)
@@ -239,7 +239,7 @@ def write_run(common: Pass, run: Run, judged: Mapping[Span, Judged | None], list
 
 
 def _look_at(common: Pass, extent: Extent, judged: Judged | None, lists: Lists, changes: _Changes) -> None:
-    """Dead are those that do not survive by the rules of `retention`, and those that were dead before."""
+    """Dead are records that do not survive the rules of `retention`, and those that were dead before."""
     due = touching(common.due, extent.span)
     if judged is None and due and extent.length:
         keys = lists.keys(extent)
@@ -251,7 +251,7 @@ def _look_at(common: Pass, extent: Extent, judged: Judged | None, lists: Lists, 
     live = is_live(keys.offsets, dead_before)
     if bool((keys.tombstones & live & ~gone).any()):
         changes.tombstones.append(extent.span)
-    gets_list = extent.keys < 0 and keys.fits  # once: without one every pass would have to read its batches
+    gets_list = extent.keys < 0 and keys.fits  # once: without a list every pass would have to read its batches
     if not gets_list and not bool((gone & live).any()):
         return
     dead = merged(dead_before, keys.offsets[gone])
@@ -305,7 +305,7 @@ class ExtentUnit:
 
     @property
     def size(self) -> int:
-        return 0  # what is read is counted where it is written again
+        return 0  # reads are counted where it is rewritten
 
     def index(self, bucket_count: int, meter: Meter) -> tuple[list[bytes], int]:
         table = index.new_table(sum(map(records_of, self.extents)))

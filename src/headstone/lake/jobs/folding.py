@@ -1,10 +1,10 @@
-"""The journal, folded: what its entries up to a number come to, written anew, so that it grows with the lake and not with time.
+"""Folds the journal: writes the result of its entries up to a number anew, so that it grows with the lake and not with time.
 
-The metastore itself is what all entries come to. It is read page by page while others commit: what they change meanwhile is
-told by entries behind the number, and each of those says of an extent, a range or a topic how it is and not how it differs,
-so that it may come twice. All that has waited is written before the base appears: whoever reads a base has the entries behind
-it. A base is whole or not there; only then what it stands for is deleted, so that a run which is killed anywhere leaves a
-journal that tells the same. Of two who fold at once the higher number counts, and both are right.
+The metastore itself is the result of all entries. It is read page by page while others commit: what they change meanwhile is in
+entries after the number. Each of those states how an extent, a range or a topic is, not how it differs, so it may be applied
+twice. All waiting entries are written before the base appears, so a reader of a base has the entries after it. A base is either
+whole or absent, and only then are the objects it replaces deleted. So a run killed at any point leaves a journal that says the
+same. If two fold at once, the higher number counts, and both are right.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from headstone.pipeline.engine import Stop, never
 from headstone.pipeline.progress import Board, meter_on
 
 OBJECTS_MIN = 1000
-"""Of the journal, before it is worth the trouble."""
+"""Objects of the journal before folding is worth the trouble."""
 EXTENTS_PER_OBJECT = 100
-"""Reading the lake's extents is paid for by so many of them for each object that is folded."""
+"""Folding one object pays for reading this many of the lake's extents."""
 ENTRIES_PER_PART = 1000
 """Or as many extents."""
 
@@ -40,10 +40,10 @@ def is_worth_folding(lake: Lake) -> bool:
 
 
 def fold(lake: Lake, board: Board | None = None, *, stop: Stop = never) -> int:
-    """The number up to which the journal is one base now; 0 if there is nothing to fold, or if somebody said stop.
+    """Returns the number up to which the journal is one base now; 0 if there is nothing to fold, or after a stop.
 
-    A metastore that was set back in time is refused: it is not what the entries come to. The board counts extents.
-    `stop`: asked before each part of the base; those that were written are deleted, and the journal is as it was."""
+    Refuses a metastore that was set back in time: it is not the result of the entries. The board counts extents. `stop`: asked
+    before each part of the base; the parts written are deleted, and the journal is as it was."""
     metastore, store = lake.metastore, lake.store
     expect_current(metastore, store)
     number, digest = seen_end(metastore)
@@ -71,7 +71,7 @@ def fold(lake: Lake, board: Board | None = None, *, stop: Stop = never) -> int:
 
 
 def forget_folded(lake: Lake, number: int) -> None:
-    """What nobody reads any more beside the base of this number: older bases first, then what they and it stand for."""
+    """Deletes what the base of this number replaces: older bases first, then their parts and the folded entries."""
     store = lake.store
     for folder, last in ((BASES, number - 1), (BASE_PARTS, number - 1), (ENDS, number - 1), (FOLDER, number)):
         store.delete([path for path in store.list(folder) if is_journal_path(path) and _stands_for(path) <= last])

@@ -1,6 +1,7 @@
-"""One run of `lake gc`: what is garbage, and with `apply` its end; then drops that it was waited for, and the journal.
+"""One run of `lake gc`: finds garbage and, with `apply`, deletes it; then continues drops that waited for it, and folds the
+journal.
 
-Owns their order, and what a stop leaves. What is garbage is decided in `collection`, what of the journal in `folding`.
+Owns their order, and what a stop leaves. `collection` decides what is garbage, `folding` what of the journal is.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ class GarbageRun:
     missing: tuple[str, ...]
     """Of objects that were not in the store: forgotten, or would be."""
     drops: tuple[str, ...]
-    """Topics that were dropped, and of which something is left."""
+    """Dropped topics that are not completely erased."""
     pins: tuple[Pin, ...]
     to_fold: bool
     folded: int
-    """Up to which number of the journal; 0: it is not."""
+    """Number up to which the journal was folded; 0 if it was not."""
     objects_left: int
     stopped: bool
-    """By a signal, with something left."""
+    """By a signal, with something left to do."""
 
     @property
     def unfolded(self) -> bool:
@@ -51,7 +52,7 @@ def collect_garbage(
     lake: Lake, *, apply: bool, grace_ms: int, upload_ms: int, hearing: AbstractContextManager[Stop],
     progress: Callable[[Unit], ProgressLine],
 ) -> GarbageRun:  # fmt: skip
-    """`hearing`: who hears signals, once it is known what is garbage. Entered only with `apply`."""
+    """`hearing`: the signal handlers, once the garbage is known. Entered only with `apply`."""
     pins, now_ms = Pins(lake.metastore).all(), lake.metastore.clock()
     collectable = garbage(lake, now_ms=now_ms, grace_ms=grace_ms, upload_ms=upload_ms)
     to_fold, folded, stopped = is_worth_folding(lake), 0, False
@@ -72,7 +73,7 @@ def collect_garbage(
 
 
 def _note_drops(lake: Lake, *, grace_ms: int, upload_ms: int) -> list[str]:
-    """Topics that were dropped, and of which something is left: nothing is moved for them here."""
+    """Dropped topics that are not completely erased. Moves nothing for them."""
     tools = Tools(
         lake=lake, engine=InProcess(1), clock=lake.metastore.clock, grace_ms=grace_ms, upload_ms=upload_ms
     )  # fmt: skip

@@ -1,8 +1,8 @@
-"""A job over many partitions, as compaction and rewriting drive it: register objects, hear tasks, commit, tell who has ended.
+"""A job over many partitions, as compaction and rewriting drive it: register objects, take answers, commit, report the end.
 
-Owns what is the same for both. Objects are registered at once, and kept registered for as long as the job lasts. One partition
-that fails costs the others nothing; each is told of as soon as it has ended; a stop keeps what was committed. What a partition
-consists of, and how a part of it is committed, is the caller's (`Work`).
+Owns what is the same for both. Objects are registered at once, and stay registered while the job lasts. A partition that fails
+costs the others nothing; each is reported as soon as it has ended; a stop keeps what was committed. The caller's `Work` knows
+what a partition consists of, and how a part of it is committed.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ RENEW_MS = 900_000
 Answer = TypeVar("Answer")
 Outcome = TypeVar("Outcome")
 Check = Callable[[TopicPartition], None]
-"""May give up one partition before a commit, by what it raises."""
+"""May give up one partition before a commit, by raising."""
 Told = Callable[[TopicPartition, Outcome | Exception], None]
-"""Hears of each partition as soon as it has ended."""
+"""Called for each partition as soon as it has ended."""
 
 
 class Stopped(Unfinished):
-    """Somebody said stop before all of it was done: what was committed stays, and the next job goes on there."""
+    """Stopped before all of it was done: what was committed stays, and the next job continues there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobControl:
-    """Who stands beside a job: gives it the time, hears of it, and may end it."""
+    """A job's surroundings: its clock, its messages, and ways to end it."""
 
     clock: Callable[[], int] | None = None
-    """For what happens during the job: uploads are registered and extents replaced then. None: all when it began."""
+    """For events during the job: objects registered and extents replaced. None: all count from the job's beginning."""
     check: Callable[[], None] = lambda: None
-    """Called at every step; what it raises gives the job up."""
+    """Called at every step; an exception gives the job up."""
     before_commit: Callable[[], None] = lambda: None
-    """Called when only a commit is left to do; what it raises gives the job up."""
+    """Called when only a commit is left to do; an exception gives the job up."""
     stop: Stop = never
-    """Once it is true no part is begun any more; what is complete then is committed."""
+    """Once it is true no further part is begun; what is complete then is committed."""
     tell: Callable[[str], None] = lambda text: None
     progress: bool = False
-    """Whether somebody watches."""
+    """Whether to show progress."""
 
 
 Answer_contra = TypeVar("Answer_contra", contravariant=True)
@@ -61,15 +61,15 @@ class Work(Protocol[Answer_contra, Outcome_co]):
         ...
 
     def unwritten(self) -> Iterable[str]:
-        """Objects that are registered for it, and that no commit has taken yet."""
+        """Objects registered for it that no commit has taken yet."""
         ...
 
     def take(self, answer: Answer_contra) -> Outcome_co | None:
-        """Commits what is complete with this answer of a task; what was done, once that is all."""
+        """Commits what is complete with this answer of a task; returns what was done, once that is all."""
         ...
 
     def finish_early(self) -> None:
-        """No answer comes any more. Commits what may stand without the rest."""
+        """No more answers will come. Commits what may stand without the rest."""
         ...
 
 
@@ -97,7 +97,7 @@ class Job(Generic[Answer, Outcome]):
             self._registered_ms = now_ms
 
     def hear(self, answers: Iterable[tuple[TopicPartition, Answer | Exception]]) -> None:
-        """Answers of tasks, as they end."""
+        """Takes the answers of tasks as they end."""
         for name, answer in answers:
             self.take(name, answer)
 

@@ -1,7 +1,7 @@
 """What one compaction of a partition will do: which keys decide, which tombstones are due, how it is cut into tasks.
 
-Decided by the metastore's words alone, but for a bounded map, whose reach is counted in lists of keys. What becomes of each
-extent is found by the tasks (`extent_work`).
+Decided by the metastore's data alone, except for a bounded map, whose reach is counted in lists of keys. The tasks
+(`extent_work`) find out what becomes of each extent.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from headstone.retention.keys import table_bytes
 from headstone.retention.policy import NO_LIMIT
 
 COMMIT_BYTES = 64 << 20
-"""Of extents whose changes go into one object and one commit, oldest first."""
+"""Bytes of extents whose changes go into one object and one commit, oldest first."""
 SHARE_BYTES = 512 << 20
-"""Of extents that a task works on where the keys that decide are read by each of several tasks."""
+"""Bytes of extents per task, if several tasks each read the deciding keys."""
 BROADCAST_BYTES_MAX = 32 << 20
-"""Of lists of the keys that decide: so many are read by every task of a partition, more go through the buckets."""
+"""Bytes of lists of deciding keys: up to this, every task of a partition reads them; more go through the buckets."""
 LIST_BYTES = 26
-"""Of memory for an entry of a list: digest, offset, tombstone, state."""
+"""Memory for an entry of a list: digest, offset, tombstone, state."""
 SLOT_BYTES, SLOT_LOAD = 40, 0.95
-"""Of Redpanda's key-offset map: a SHA-256 and an offset, never fuller than this."""
+"""As Redpanda's key-offset map: a SHA-256 and an offset, never fuller than this."""
 
 
 def map_keys_max(map_bytes: int) -> int:
-    """How many keys a map of so many bytes takes: 3,187,671 for 128 MiB."""
+    """How many keys a map of this many bytes holds: 3,187,671 for 128 MiB."""
     return math.ceil(map_bytes // SLOT_BYTES * SLOT_LOAD)
 
 
@@ -51,17 +51,17 @@ class JobSettings:
     map_bytes: int | None = None
     """None: any number of keys in one pass."""
     dead_share_max: float = DEAD_SHARE_MAX
-    """An extent of which more is dead is rewritten; 0: nothing is marked."""
+    """An extent with a larger dead share is rewritten; 0: nothing is marked."""
     commit_bytes: int = COMMIT_BYTES
     parallelism: int | None = None
-    """Tasks that run at a time; None: as many as the engine says."""
+    """Concurrent tasks; None: as many as the engine has."""
     task_memory_bytes: int = TASK_MEMORY_BYTES
     path: str = AUTO
     renew_ms: int = RENEW_MS
-    """How often the objects that a job has registered are registered anew."""
+    """How often the job's registered objects are registered anew."""
 
     def __post_init__(self) -> None:
-        """A map without room for one key would find nothing to do in a log that is all dirt, for ever."""
+        """A map without room for one key would find nothing to do in a dirty log, for ever."""
         if self.map_bytes is not None and map_keys_max(self.map_bytes) < 1:
             raise UsageError(f"a map of {self.map_bytes} bytes cannot hold a key; use {SLOT_BYTES} bytes or more")
 
@@ -69,10 +69,10 @@ class JobSettings:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     index: Span | None
-    """Keys of records in it decide; everything below its end is gone over. None: only tombstones are due."""
+    """Keys of records in it decide; everything below its end is processed. None: only tombstones are due."""
     due: Spans
     extents: tuple[Extent, ...]
-    """That may change: they have bytes, and lie below the end of the index or hold tombstones that are due."""
+    """Extents that may change: they have bytes, and lie below the end of the index or hold tombstones that are due."""
 
     @property
     def tombstones_below(self) -> int:
@@ -132,7 +132,7 @@ def bounded(partition: Partition, plan: Plan, newest: Span, keys_max: int, lists
 
 
 def _full(extent: Extent, start: int, end: int, keys_max: int, lists: Lists) -> int:
-    """The offset of the first key that a map which begins at `start` has no room for."""
+    """The offset of the first key for which a map that begins at `start` has no room."""
     keys = lists.keys(extent)
     inside = (keys.offsets >= start) & (keys.offsets < end)
     offsets, halves = keys.offsets[inside], keys.digests[inside, 0]
@@ -143,7 +143,7 @@ def _full(extent: Extent, start: int, end: int, keys_max: int, lists: Lists) -> 
 
 
 def runs_of(extents: Sequence[Extent], commit_bytes: int) -> list[tuple[Extent, ...]]:
-    """By the bytes that they have now: what is left of them makes an object that is no larger."""
+    """By their present bytes: what is left of them makes an object that is no larger."""
     runs: list[list[Extent]] = []
     room = 0
     for extent in extents:
@@ -156,7 +156,7 @@ def runs_of(extents: Sequence[Extent], commit_bytes: int) -> list[tuple[Extent, 
 
 
 def numbered(runs: Sequence[tuple[Extent, ...]], object_ids: Sequence[str]) -> tuple[Run, ...]:
-    """Records are numbered through."""
+    """Numbers records across all runs."""
     made_of, record = [], 0
     for extents, object_id in zip(runs, object_ids, strict=True):
         made_of.append(Run(object_id=object_id, extents=extents, record=record))
@@ -169,7 +169,7 @@ def tasks_of(
 ) -> list[Share] | SplitExtents:
     """One task for all of it, several that read the same index, or a task per run behind the buckets.
 
-    `bytes_per_task`: if the whole job were cut evenly. A partition that is much more would hold up the others as one task."""
+    `bytes_per_task`: if the whole job were cut evenly. A much larger partition would hold up the others as one task."""
     indexed = plan.indexed
     memory = table_bytes(sum(map(records_of, indexed))) + LIST_BYTES * sum(map(records_of, plan.extents))
     if takes_whole(

@@ -1,6 +1,6 @@
-"""Leases that are kept alive while their partitions are worked on, by a thread that renews all of them at once.
+"""Keeps leases alive while their partitions are worked on: a thread renews all of them at once.
 
-A lease spares others the work. What keeps the data right is the epoch of the commit, whatever becomes of the lease.
+A lease only saves others the work. The epoch of the commit keeps the data right, whatever becomes of the lease.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from headstone.lake.metastore.leases import Leases
 from headstone.log.topic_partition import TopicPartition
 
 HEARTBEATS = 4
-"""In a lease: one that is late does not cost it."""
+"""Renewals per lease: a late one does not cost it."""
 
 
 class LeaseLost(HeadstoneError):
-    """Somebody else may have begun the same work: the job is given up before its commit, and nothing was changed."""
+    """Another worker may have begun the same work: the job is given up before its commit, and nothing was changed."""
 
 
 class KeptLeases:
-    """`refused`: those that another one has; `lost` says why a lease could not be kept."""
+    """`refused`: those that another worker has; `lost` says why a lease could not be kept."""
 
     def __init__(self, partitions: Collection[TopicPartition]) -> None:
         self.refused: dict[TopicPartition, CommitRefused] = {}
@@ -46,7 +46,7 @@ class KeptLeases:
             raise LeaseLost(self.lost[topic_partition])
 
     def let_go(self, topic_partition: TopicPartition) -> None:
-        """Its work is over: it is renewed no more."""
+        """Its work is over: it is not renewed any more."""
         self._held.discard(topic_partition)
 
     def lose(self, topic_partition: TopicPartition, why: str) -> None:
@@ -89,7 +89,7 @@ def kept_alive(
 def leased(
     lake: Lake, topic_partition: TopicPartition, worker: str, *, lease_ms: int = LEASE_MS
 ) -> Iterator[KeptLeases]:
-    """Has the partition's lease while the block runs; CommitRefused if somebody else has it."""
+    """Has the partition's lease while the block runs; CommitRefused if another worker has it."""
     with leased_all(lake, [topic_partition], worker, lease_ms=lease_ms) as kept:
         for error in kept.refused.values():
             raise error
@@ -100,7 +100,7 @@ def leased(
 def leased_all(
     lake: Lake, partitions: Collection[TopicPartition], worker: str, *, lease_ms: int = LEASE_MS
 ) -> Iterator[KeptLeases]:
-    """Has the leases of those that nobody else works on while the block runs."""
+    """Has the leases of all partitions that are free while the block runs."""
     leases, clock = Leases(lake.metastore), lake.metastore.clock
     taken = leases.take_all(partitions, worker, now_ms=clock(), lease_ms=lease_ms)
     holders = leases.held(now_ms=clock()) if len(taken) < len(partitions) else {}
@@ -119,10 +119,10 @@ def leased_all(
 
 
 def name_of_worker(what: str = "") -> str:
-    """By which others see who works on a partition."""
+    """The name by which others see who works on a partition."""
     return "-".join(filter(None, (what, socket.gethostname(), str(os.getpid()))))
 
 
 def said(error: Exception) -> str:
-    """Of what is no error of ours, with its kind: the words alone may be no more than a number."""
+    """The message; errors that are not ours get their kind, because the words alone may be just a number."""
     return str(error) if isinstance(error, HeadstoneError) else f"{type(error).__name__}: {error}"

@@ -1,7 +1,7 @@
 """Where the records of some keys are: in which extents of a topic, at which offsets, shown to readers or not.
 
-Asks the lists of keys, as tasks that know the store and no SQL, and decodes only extents that have none. Keys are told by their
-digest under the lake's secret, so that whoever remembers what to look for need not remember the key.
+Reads the lists of keys, in tasks that know the store and no SQL; decodes only extents without a list. Keys are given by their
+digest under the lake's secret, so callers that remember what to look for need not remember the key.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from headstone.retention.keys import HashKey, siphash_spans
 from headstone.storage.stores import MissingObject, Store
 
 LISTS_AT_ONCE = 8
-"""Of one task: a list is waited for longer than it is looked through."""
+"""Per task: waiting for a list takes longer than searching it."""
 SHARE_BYTES = 64 << 20
-"""Of lists, per task."""
+"""Bytes of lists per task."""
 
 Digests = npt.NDArray[np.uint64]
 """Two halves per row."""
 Match = tuple[int, int, bool]
-"""The row of the digest that was looked for, the offset, and whether it is a tombstone."""
+"""The row of the wanted digest, the offset, and whether it is a tombstone."""
 Hit = tuple[str, int, bool, bool]
 """The digest, the offset, whether it is a tombstone, and whether it is dead."""
 
@@ -68,7 +68,7 @@ def digest_rows(digests: Collection[str]) -> Digests:
 
 
 def among(digests: Digests, wanted: Digests) -> npt.NDArray[np.int64]:
-    """For each digest the row of `wanted` that it is; -1 if it is none of them."""
+    """For each digest its row in `wanted`; -1 if it is not there."""
     rows = np.full(len(digests), -1, dtype=np.int64)
     halves = union([wanted[:, 0]])
     alike = np.flatnonzero(common(digests[:, 0], halves))
@@ -81,7 +81,7 @@ def among(digests: Digests, wanted: Digests) -> npt.NDArray[np.int64]:
 class KeySearch:
     """Finds the records of keys in the extents of a topic, by tasks of the engine.
 
-    Remembers what it has read: whoever asks again, for some of the same keys, has only those lists read that came since."""
+    Remembers what it has read: a repeated search for some of the same keys reads only newer lists."""
 
     def __init__(self, lake: Lake, engine: Engine, *, progress: bool = False) -> None:
         self._lake, self._engine, self._progress = lake, engine, progress
@@ -113,7 +113,7 @@ class KeySearch:
         ]  # fmt: skip
 
     def in_the_past(self, topic: str, digests: Collection[str]) -> set[str]:
-        """Those of the keys that are in what the logs of the topic were made of before, as far as it is still there."""
+        """Which of the keys are in past extents of the topic's logs that still exist."""
         if not digests:
             return set()
         return found_in(self._lake, past_extents(self._lake.metastore, topic), sorted(digests))
@@ -135,7 +135,7 @@ class KeySearch:
 
 
 def found_in(lake: Lake, extents: Sequence[Extent], digests: Sequence[str]) -> set[str]:
-    """Those of the keys that have a record in one of these extents, in this process. What is gone by now has none."""
+    """Which of the keys have a record in one of these extents; searched in this process. Extents gone by now have none."""
     work = SearchWork(
         store=lake.store, hash_key=lake.metastore.hash_key, wanted=digest_rows(digests), extents=tuple(extents)
     )  # fmt: skip
@@ -154,7 +154,7 @@ def found_in(lake: Lake, extents: Sequence[Extent], digests: Sequence[str]) -> s
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SearchWork:
-    """Lists that one task looks through, and for what."""
+    """The lists that one task searches, and for what."""
 
     store: Store
     hash_key: HashKey
@@ -163,7 +163,7 @@ class SearchWork:
 
 
 def search(work: SearchWork, meter: Meter) -> list[list[tuple[int, int, bool, bool]]]:
-    """The body of a task: of each extent the matches, and whether they are dead."""
+    """The body of a task: for each extent the matches, and whether they are dead."""
     halves = union([work.wanted[:, 0]])
     answer = []
     with Threads(LISTS_AT_ONCE) as pool:
@@ -182,7 +182,7 @@ def _in_extent(work: SearchWork, halves: Halves, extent: Extent) -> list[tuple[i
 
 
 def _matching_in(work: SearchWork, halves: Halves, extent: Extent) -> Iterator[Match]:
-    """Most lists hold none of the keys, which their first halves tell: the rest of them is not read."""
+    """Most lists hold none of the keys, and their first halves tell: the rest of them is not read."""
     if extent.keys < 0:
         chunk = read_chunk(work.store, extent)
         yield from matching(chunk, work.wanted, work.hash_key)
@@ -197,14 +197,14 @@ def _matching_in(work: SearchWork, halves: Halves, extent: Extent) -> Iterator[M
 
 
 def _shares(extents: Sequence[Extent]) -> Iterator[tuple[Extent, ...]]:
-    """What one task looks through."""
+    """The extents that one task searches."""
     ends = np.cumsum([list_bytes(extent) for extent in extents])
     for _, share in groupby(zip(extents, ends.tolist(), strict=True), key=lambda pair: pair[1] // SHARE_BYTES):
         yield tuple(extent for extent, _ in share)
 
 
 def matching(chunk: Chunk, wanted: Digests, hash_key: HashKey) -> Iterator[Match]:
-    """Every record that has one of the keys."""
+    """Every record with one of the keys."""
     for arena, spans in decode(chunk, np.flatnonzero(chunk.batches["count"] > 0), Payloads()):
         keyed = spans[spans[:, KEY_SIZE] >= 0]
         rows = among(siphash_spans(arena, keyed[:, KEY_AT], keyed[:, KEY_SIZE], hash_key), wanted)
@@ -213,7 +213,7 @@ def matching(chunk: Chunk, wanted: Digests, hash_key: HashKey) -> Iterator[Match
 
 
 def note_seen(lake: Lake, topic: str) -> None:
-    """Which of the keys that are to be erased the topic has: afterwards, as when it is dropped, nobody can tell."""
+    """Notes which keys with an open erasure the topic has. Later, as after a drop, this can't be found out."""
     erasures = Erasures(lake.metastore)
     unseen = [erasure.key_digest for erasure in erasures.open_of(topic) if not erasure.seen]
     if unseen:
@@ -224,7 +224,7 @@ def note_seen(lake: Lake, topic: str) -> None:
 
 
 def with_remembered(lake: Lake, appends: Mapping[TopicPartition, Append]) -> dict[TopicPartition, Append]:
-    """The appends, with the digests of keys in them that were to be erased once. Lists are read only where there are such."""
+    """The appends, with the digests of their keys that were ever to be erased. Reads lists only where there are such keys."""
     erasures = Erasures(lake.metastore)
     asked = {topic: erasures.digests_of(topic) for topic in sorted({name.topic for name in appends})}
     return {

@@ -1,7 +1,6 @@
-"""Compaction and leveling of any number of partitions for one who does not share the queue: job after job, each under its
-leases.
+"""Compaction and leveling of any number of partitions outside the workers' queue: job after job, each under its leases.
 
-A job holds the rows of all its extents in memory, so a lake of any size goes in jobs of so many extents.
+A job holds the rows of all its extents in memory, so a large lake is cut into jobs by number of extents.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ def compact_leased(
     lake: Lake, order: Sequence[TopicPartition], engine: Engine, *, worker: str, settings: JobSettings | None = None,
     control: JobControl | None = None, extents_at_once: int = EXTENTS_AT_ONCE,
 ) -> dict[TopicPartition, Compacted | Exception]:  # fmt: skip
-    """In this order; of each what was done, or why it was not. What somebody else works on is left to them."""
+    """In this order. Returns for each what was done, or why not. Partitions that others work on are left to them."""
     clock, control = lake.metastore.clock, control or JobControl()
     outcomes: dict[TopicPartition, Compacted | Exception] = {}
     for names in jobs_of(lake, order, extents_at_once):
@@ -48,7 +47,7 @@ def level_leased(
     lake: Lake, order: Sequence[TopicPartition], engine: Engine, *, worker: str, purge: bool = False, stop: Stop = never,
     board: Board | None = None, extents_at_once: int = EXTENTS_AT_ONCE,
 ) -> dict[TopicPartition, Leveled | Exception]:  # fmt: skip
-    """As `compact_leased`; a lease is free as soon as its partition has ended."""
+    """As `compact_leased`; releases a lease as soon as its partition has ended."""
     clock, leases = lake.metastore.clock, Leases(lake.metastore)
     outcomes: dict[TopicPartition, Leveled | Exception] = {}
     for names in jobs_of(lake, order, extents_at_once):
@@ -66,7 +65,7 @@ def level_leased(
 
 
 def _let_go(kept: KeptLeases, leases: Leases, worker: str) -> Callable[[TopicPartition, Leveled | Exception], None]:
-    """Those in which there was nothing to do come first: they are freed together, with the first that had its turn."""
+    """Partitions with nothing to do come first: they are released together, with the first one that had work."""
     ended: list[TopicPartition] = []
 
     def end(name: TopicPartition, outcome: Leveled | Exception) -> None:
@@ -80,9 +79,9 @@ def _let_go(kept: KeptLeases, leases: Leases, worker: str) -> Callable[[TopicPar
 
 
 def jobs_of(lake: Lake, order: Sequence[TopicPartition], extents_at_once: int) -> Iterator[list[TopicPartition]]:
-    """By the partitions' rows, which know their number of extents; one that has more is a job of its own.
+    """By the number of extents on the partitions' rows; a partition with more is a job of its own.
 
-    One whose topic was dropped since somebody asked is in a job too, which finds no lease of it."""
+    A partition dropped meanwhile is in a job too, which finds no lease of it."""
     extents = extent_counts(lake.metastore, order)
     names: list[TopicPartition] = []
     room = extents_at_once

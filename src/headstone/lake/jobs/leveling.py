@@ -1,7 +1,7 @@
-"""Leveling: neighbouring small extents become one, so that a log of many small writes is not read in many small requests.
+"""Leveling: neighbouring small extents become one, so that a log of many small writes does not need many small reads.
 
-Chooses them; how they are written and committed is `rewriting`'s. A compaction that runs meanwhile is not disturbed: whoever
-levels has the partition's lease, or is refused while another has it.
+Chooses them; `rewriting` writes and commits. A running compaction is not disturbed: leveling needs the partition's lease, and
+is refused while another worker has it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headstone.pipeline.engine import Engine, Stop, never
 from headstone.pipeline.progress import Board
 
 SMALL = 0.5
-"""Of the size wanted: what is larger is left alone."""
+"""Share of the wanted size: larger extents are left alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class Leveled:
 
 
 def runs_to_merge(partition: Partition, *, extent_bytes: int = EXTENT_BYTES) -> list[list[Extent]]:
-    """Two or more neighbours that are small, up to the size wanted together, all clean or all dirty.
+    """Runs of two or more small neighbours, together up to the wanted size, all clean or all dirty.
 
     The last run waits until it makes an extent of a healthy size, or every write would copy it once more. Large extents may be
     missing from the partition: they only keep small ones apart."""
@@ -70,7 +70,7 @@ def runs_to_merge(partition: Partition, *, extent_bytes: int = EXTENT_BYTES) -> 
 def with_small_extents(
     lake: Lake, partitions: Collection[TopicPartition], *, extent_bytes: int = EXTENT_BYTES
 ) -> dict[TopicPartition, Mergeable]:
-    """Of those that are there, at one moment. From an index of these: no other extent is looked at, however many there are."""
+    """For those that exist, at one moment. From an index of small extents: it looks at no others, however many there are."""
     return small_extents(lake.metastore, partitions, smaller_than=int(extent_bytes * SMALL))
 
 
@@ -80,10 +80,10 @@ def level_partitions(
     board: Board | None = None, stop: Stop = never, check: Check = lambda topic_partition: None,
     done: Told[Leveled] = lambda topic_partition, outcome: None,
 ) -> dict[TopicPartition, Leveled | Exception]:  # fmt: skip
-    """All of them in one job, a commit for each new extent, as with `rewrite_all`; the turn is spent in this order.
+    """All of them in one job, with a commit for each new extent, as with `rewrite_all`; spends the turn in this order.
 
-    CommitRefused of one if a compaction came in between, or if somebody else than `worker` has its lease: its compaction would
-    no longer fit. `purge`: extents with dead records are rewritten without them, merged or not."""
+    CommitRefused for a partition if a compaction came in between, or if another than `worker` has its lease: that one's
+    compaction would no longer fit. `purge`: also rewrites extents with dead records without them, merged or not."""
     turn = turn or Turn()
     plans = _plans(lake, names, extent_bytes=extent_bytes, purge=purge)
     outcomes: dict[TopicPartition, Leveled | Exception] = {name: gone(name) for name in names if name not in plans}
@@ -129,7 +129,7 @@ class _Plan:
 def _plans(
     lake: Lake, names: Sequence[TopicPartition], *, extent_bytes: int, purge: bool
 ) -> dict[TopicPartition, _Plan]:
-    """Of those that are there. Who purges asks every extent."""
+    """For those that exist. Purging looks at every extent."""
     if not purge:
         return {
             name: _Plan(

@@ -1,9 +1,9 @@
-"""The way out for damaged objects: what can be written again is, and what can't be read is given up, once somebody says so.
+"""The way out for damaged objects: writes again what can be written, and gives up what can't be read, after confirmation.
 
-What is given up is remembered for good (`losses`), and told to the journal. A lost record may be the newest of its key: what
-it superseded must not come back. In a range that is clean nothing older of its keys is left. Elsewhere the list of its keys
-decides, where it can be read: the partition is compacted by the lists, which reads no batches, before the records are given up.
-Where it can't, nobody knows which keys are concerned, and it is refused unless older values are accepted.
+What is given up is recorded for good (`losses`), also in the journal. A lost record may be the newest of its key: then the
+records it superseded must not come back. In a clean range nothing older of its keys is left. Elsewhere the list of its keys
+decides, if it can be read: the partition is compacted by the lists, without reading batches, before the records are given up.
+If it can't, the affected keys are unknown, and mending is refused unless older values are accepted.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Mend:
     extent: Extent
     problems: tuple[str, ...]
     is_lost: bool
-    """Else every record can be read, and the extent is written again."""
+    """Otherwise every record can be read, and the extent is written again."""
     keys: int | None = None
     is_safe: bool = True
     """Nothing older can come back."""
@@ -75,13 +75,13 @@ class Mend:
 class Plan:
     mends: tuple[Mend, ...]
     journal: tuple[str, ...] = ()
-    """What is wrong with it. It is written anew from the metastore."""
+    """What is wrong with the journal. It is written anew from the metastore."""
     end: tuple[str, ...] = ()
-    """What is wrong with what tells of its last entry, and with nothing else of it."""
+    """What is wrong with the object that names the journal's last entry, if nothing else in the journal is."""
     identity: tuple[str, ...] = ()
-    """What is wrong with what tells whose the store is. It is written again from the metastore."""
+    """What is wrong with the marker or the owner of the store. They are written again from the metastore."""
     strange: tuple[str, ...] = ()
-    """What nobody knows whether it is the journal's. It is left alone: whoever knows takes it away, or puts it right."""
+    """Objects that may or may not be the journal's. They are left alone: a person has to remove or repair them."""
     past: tuple[str, ...] = ()
     """What only readers of the past need. It is left alone."""
 
@@ -92,7 +92,7 @@ class Plan:
 
 
 def mend_document(plan: Plan, left: Sequence[str], *, applied: bool) -> dict[str, object]:
-    """left: what was not mended."""
+    """`left`: what was not mended."""
     extents = [
         {
             "partition": str(each.partition), "span": list(each.extent.span), "records": each.extent.records,
@@ -107,7 +107,7 @@ def mend_document(plan: Plan, left: Sequence[str], *, applied: bool) -> dict[str
 
 
 def planned(lake: Lake, check: StoreCheck) -> Plan:
-    """For what a check has found. What only the past needs is left alone: it goes with its time."""
+    """For the findings of a check. What only the past needs is left alone: it goes with time."""
     concerned = {finding.partition for finding in check.findings if finding.partition is not None and not finding.past}
     unindexed = {finding.path for finding in check.findings if finding.part in (INDEX, OBJECT)}
     mends: list[Mend] = []
@@ -153,19 +153,19 @@ def _live_keys(lake: Lake, extent: Extent) -> int:
 
 
 def _may_revive(lake: Lake, name: TopicPartition, partition: Partition, extent: Extent) -> bool:
-    """Whether there may be older records of its keys: not below a range that is clean, nor in a topic that is no table."""
+    """Whether there may be older records of its keys: not below a clean range, nor in a topic that is not compacted."""
     if not touching(dirty_spans(partition), extent.span):
         return False
     return not_compacted(lake.metastore.topics().get(name.topic, {})) is None
 
 
 def mend(lake: Lake, plan: Plan, engine: Engine, *, accept_older_values: bool = False) -> list[str]:
-    """What was not done, and why. Each extent is a commit of its own: a run that is killed goes on when it is run again."""
+    """Returns what was not done, and why. Each extent is a commit of its own: after a kill, the next run continues."""
     left: list[str] = []
     expect_own(lake.metastore, lake.store, mends=bool(plan.identity))  # first: a copy is refused by it
     if plan.identity:
         mend_marker(lake.metastore, lake.store)
-    for each in sorted(plan.mends, key=lambda each: each.is_safe):  # no compaction meets a list that can't be read
+    for each in sorted(plan.mends, key=lambda each: each.is_safe):  # no compaction may meet an unreadable list
         try:
             if not each.is_lost:
                 _write_again(lake, each)

@@ -1,12 +1,11 @@
-"""The proof that a key's values are erased: every object that is in the store is read, whoever points at it, and searched.
+"""The proof that a key's values are erased: reads and searches every object in the store, whether anything points at it or not.
 
-Reads only. What can't be read proves nothing: an answer is "erased", "not erased", "unproven"; or "never seen here" of a key
-of which there is no record and nobody knows that it was erased, as of one that was misspelt. Of a topic that was dropped all
-can be asked for: whether any of its records is left. Lists of keys hold digests under the lake's secret and lists of dead
-records hold offsets; both are read, but no value is in them. The journal remembers
-an erasure by the key's digest, which is counted: that is no value either, and what shows that the erasure was asked for.
-Versions that a bucket keeps of deleted objects, and parts of uploads that were given up, are the store's own and not seen
-from here.
+Reads only. What can't be read proves nothing: an answer is "erased", "not erased", "unproven"; or "never seen here" for a key
+without any record and without a known erasure, such as a misspelt one. For a dropped topic the question may be about all of it:
+whether any of its records is left. Lists of keys hold digests under the lake's secret and lists of dead records hold offsets;
+both are read, but no value is in them. The journal remembers an erasure by the key's digest. These are counted: they are no
+values either, and they show that the erasure was requested. Versions that a bucket keeps of deleted objects, and parts of
+abandoned uploads, belong to the store and are not visible from here.
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ from headstone.storage.redaction import address
 from headstone.storage.stores import MissingObject
 
 LISTINGS_MAX = 5
-"""Tries to list what has come since: a copy that is made while its original is deleted must not be missed."""
+"""Listings to find objects that have come since: a copy made while its original is deleted must not be missed."""
 ERASED, FOUND, UNKNOWN, NEVER_SEEN = "erased", "not erased", "unproven", "never seen here"
 LIVE, DEAD, UNREFERENCED = "live", "dead", "unreferenced"
 ORPHAN = "orphan"
 MENTIONS_MAX = 100
-"""That are told one by one; a short key may be everywhere."""
+"""Mentions listed one by one; a short key may be everywhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,17 +61,18 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mention:
-    """The key's bytes somewhere else, in whatever: at this position of the object, or in a compressed batch behind it."""
+    """The key's bytes anywhere else: at this position of the object or, with an `offset`, in a compressed batch of the extent
+    there."""
 
     object_id: str
     position: int
     offset: int | None
-    """Of the record, where it is compressed."""
+    """Of the record, if it is compressed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remnant:
-    """Batches of a topic that was dropped. `state` is the metastore's word for the object."""
+    """Batches of a dropped topic. `state` is the metastore's, for the object."""
 
     object_id: str
     position: int
@@ -83,7 +83,7 @@ class Remnant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Searched:
-    """An object that was read from its first byte to its last. `state` is the metastore's word for it."""
+    """An object that was read from its first byte to its last. `state` is the metastore's."""
 
     object_id: str
     state: str
@@ -92,7 +92,7 @@ class Searched:
     records: int
     """Of the topic."""
     digests: int
-    """Entries of lists of keys that are this key's."""
+    """Entries of this key in lists of keys."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,18 +103,18 @@ class Unread:
 
 @dataclass(slots=True, kw_only=True)
 class Proof:
-    """`anywhere`: the key's bytes were searched for in all that there is, and neither they nor a tombstone may be left."""
+    """`anywhere`: all bytes in the store were searched for the key, and neither these nor a tombstone may be left."""
 
     topic: str
     key: bytes | None
-    """None: all of a topic that was dropped."""
+    """None: all of a dropped topic."""
     key_digest: str
     was_seen: bool
-    """It is known that there were records of it here."""
+    """Records of it are known to have been here."""
     anywhere: bool
     started_ms: int
     partitions: dict[TopicPartition, Partition]
-    """As they were when it began."""
+    """As they were when the proof began."""
     finished_ms: int = 0
     searched: list[Searched] = field(default_factory=list)
     sightings: list[Sighting] = field(default_factory=list)
@@ -122,14 +122,14 @@ class Proof:
     mentions: list[Mention] = field(default_factory=list)
     mentions_count: int = 0
     journal_objects: int = 0
-    """Of the journal of commits: offsets, sizes, settings, and erasures by the digest of their key."""
+    """Objects of the journal of commits: offsets, sizes, settings, and erasures by the digest of their key."""
     journal_digests: int = 0
-    """Lines of these that are of this key's erasure: that it was asked for, and its steps."""
+    """Lines in these about this key's erasure: its request and its steps."""
     unread: list[Unread] = field(default_factory=list)
 
     @property
     def verdict(self) -> str:
-        """A tombstone is what says that the key is deleted, so it is no value; it goes in its own time."""
+        """A tombstone says that the key is deleted, so it is no value; it goes in its own time."""
         if any(self.anywhere or not sighting.tombstone for sighting in self.sightings) or self.mentions_count:
             return FOUND
         if self.remnants or self.unread:
@@ -139,7 +139,7 @@ class Proof:
 
     @property
     def is_made_again(self) -> bool:
-        """All of a topic that was dropped is asked for, and another one has its name now: the verdict is not about that one."""
+        """The proof is about a dropped topic, and a new topic has its name now: the verdict is not about the new one."""
         return self.key is None and bool(self.partitions)
 
     def mention(self, mention: Mention) -> None:
@@ -149,14 +149,14 @@ class Proof:
 
 
 def sealed(document: Mapping[str, object]) -> dict[str, object]:
-    """With the SHA-256 of all the rest, as JSON of sorted names without spaces: whoever edits it has to make another one."""
+    """With the SHA-256 of all the rest, as JSON with sorted names and without spaces: an edited document has another one."""
     rest = {name: value for name, value in document.items() if name != "sha256"}
     content = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
     return {**rest, "sha256": hashlib.sha256(content).hexdigest()}
 
 
 def proof_document(lake: Lake, proof: Proof, *, version: str) -> dict[str, object]:
-    """Sealed. `version`: of whoever proves it."""
+    """Sealed. `version`: that of the program."""
     return sealed({
         "lake": lake.metastore.lake_id, "objects_url": address(lake.metastore.location), "version": version,
         "topic": proof.topic, "key_hex": None if proof.key is None else proof.key.hex(), "key_digest": proof.key_digest,
@@ -183,9 +183,9 @@ def proof_document(lake: Lake, proof: Proof, *, version: str) -> dict[str, objec
 def prove_erased(
     lake: Lake, topic: str, key: bytes | None, *, anywhere: bool = False, board: Board | None = None
 ) -> Proof:  # fmt: skip
-    """Every object of the store, read whole, and those that come meanwhile. `anywhere`: not only records of the topic.
+    """Reads every object of the store completely, and those that come meanwhile. `anywhere`: not only records of the topic.
 
-    `key` None: all of a topic that was dropped; one that was made again under its name is not meant."""
+    `key` None: all of a dropped topic, but not a new one with its name."""
     key_digest = WHOLE if key is None else digest_of(key, lake.metastore.hash_key)
     asked = next((erasure for erasure in Erasures(lake.metastore).of(topic) if erasure.key_digest == key_digest), None)
     own = [partition for partition in lake.metastore.partitions() if partition.topic == topic]
@@ -223,7 +223,7 @@ def prove_erased(
 
 
 def _sizes(lake: Lake, paths: Collection[str], board: Board | None) -> Mapping[str, int]:
-    """Of these objects, for whoever shows how far it is; 0 for one that is gone already."""
+    """Sizes of these objects, for progress; 0 for one that is gone already."""
     if board is None or not paths:
         return {}
     sizes = dict.fromkeys(paths, 0)
@@ -265,7 +265,7 @@ def _search(lake: Lake, path: str, states: Mapping[str, str], proof: Proof) -> N
 
 
 class _Looking:
-    """One object, range after range: what is in memory is one of them."""
+    """One object, range after range: only one range is in memory."""
 
     def __init__(self, lake: Lake, path: str, object_id: str, proof: Proof) -> None:
         self.hash = hashlib.sha256()
@@ -278,7 +278,7 @@ class _Looking:
         self._position, self._tail = 0, b""
 
     def look(self) -> int:
-        """How long it is. Every byte is told by the index, or is an error."""
+        """Returns its length. Every byte is explained by the index, or is an error."""
         size = self._lake.store.size(self._path)
         ranges = read_index(self._lake.store, self._object_id, self._lake.metastore.lake_id)
         self._take(len(MAGIC))
@@ -296,7 +296,7 @@ class _Looking:
         return size
 
     def _take(self, length: int) -> bytes:
-        """The next bytes; wherever the key's bytes begin in them, or have begun in front of them, is noted."""
+        """The next bytes. Notes each place where the key's bytes begin in them, or began before them."""
         data = self._lake.store.read(self._path, self._position, length)
         self.hash.update(data)
         key = self._proof.key
@@ -332,7 +332,7 @@ class _Looking:
             self.digests += self._listed(part, data[extent.length :])
 
     def _remains(self, part: Range, records: int) -> None:
-        """Of a topic that was dropped, unless it is of one that was made again under its name, now or in its past."""
+        """Notes batches of a dropped topic, unless they belong to a new topic with its name, now or in its past."""
         if self._own_positions is None:
             accounts = accounts_of(self._lake.metastore, [self._object_id])
             ranges = accounts[self._object_id].ranges if accounts else ()
@@ -354,7 +354,7 @@ class _Looking:
         return _count(keys.digests, self._wanted) if self._proof.key is not None else 0
 
     def _mentions(self, chunk: Chunk, position: int) -> None:
-        """In batches that are compressed; what is not was seen as it lies there."""
+        """In compressed batches; the others' bytes were searched as they are stored."""
         key = self._proof.key or b""
         packed = (chunk.batches["count"] > 0) & (chunk.batches["codec"] != 0)
         for arena, spans in decode(chunk, np.flatnonzero(packed), Payloads()) if packed.any() else ():
@@ -387,7 +387,7 @@ def _judged(lake: Lake, proof: Proof, matches: list[tuple[Range, int, bool]]) ->
 
 
 def _state(lake: Lake, topic: str, listed: Range, offset: int) -> str:
-    """By the extent of the log whose bytes these are, if there is one."""
+    """From the extent of the log with these bytes, if there is one."""
     topic_partition = TopicPartition(topic, listed.partition)
     exists = topic_partition in lake.metastore.partitions()
     place = (listed.extent.object_id, listed.extent.position)

@@ -1,8 +1,9 @@
 """Purging: dead records leave the store, and not only the log.
 
-Extents are written again without their dead records and without what lies below the log start. Objects hold ranges of many
-partitions, and go only as a whole: where one holds a record that is no part of any log now, what is still in use moves out,
-other topics' extents included. No log changes by that: the same offsets, other places. Then garbage collection deletes it.
+Extents are rewritten without their dead records and without what lies below the log start. An object holds ranges of many
+partitions and can only be deleted as a whole. So if it has a record that is in no log any more, everything still in use moves
+out of it, including other topics' extents. No log changes by that: the same offsets, other places. Then garbage collection
+deletes the object.
 """
 
 from __future__ import annotations
@@ -31,30 +32,30 @@ from headstone.storage.stores import MissingObject
 
 INDEXES_AT_ONCE = 8
 PARTITIONS_AT_ONCE = 16
-"""In one job, whose leases are held and whose extents' rows are in memory."""
+"""Per job: it holds their leases, and their extents' rows are in memory."""
 
 WorkingOn = Callable[[TopicPartition], AbstractContextManager[object]]
 """Has the lease of a partition while the block runs."""
 Choice = Callable[[Partition], list[Extent]]
-"""Which extents of a partition are written anew."""
+"""Which extents of a partition to rewrite."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evacuated:
-    """Objects that held records which are no part of a log any more, and what had to move out of them."""
+    """Objects with records that are in no log any more, and what had to move out of them."""
 
     objects: tuple[str, ...] = ()
     extents: int = 0
     bytes_written: int = 0
     busy: tuple[str, ...] = ()
-    """Partitions that somebody else works on or was faster with, and what they say; the others had their turn."""
+    """Partitions that another worker has, or changed first, and its error; the others had their turn."""
     complete: bool = True
     """False: the turn was over before all of it was done, or some were busy."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Mover:
-    """Writes extents anew, of some partitions at a time, and adds up."""
+    """Rewrites extents, of some partitions at a time, and adds up the results."""
 
     lake: Lake
     clock: Callable[[], int]
@@ -64,7 +65,7 @@ class _Mover:
     board: Board | None = None
     engine: Engine | None = None
     indexes: bool = False
-    """Whether the index of every object in use is read."""
+    """Whether to read the index of every object in use."""
     objects: set[str] = field(default_factory=set)
     extents: int = 0
     bytes_written: int = 0
@@ -73,7 +74,7 @@ class _Mover:
     complete: bool = True
 
     def move(self, chosen: Mapping[TopicPartition, Choice]) -> None:
-        """In jobs of many partitions. One that is busy is noted, and so is what another met: all the others have their turn."""
+        """In jobs of many partitions. Busy partitions and errors are noted, and all the others have their turn."""
         names = sorted(chosen)
         for first in range(0, len(names), PARTITIONS_AT_ONCE):
             if self.turn.is_over:
@@ -84,7 +85,7 @@ class _Mover:
                 self._move({name: chosen[name] for name in free})
 
     def _is_free(self, topic_partition: TopicPartition, stack: ExitStack) -> bool:
-        """Ours, as long as the stack is there."""
+        """Takes the lease, for as long as the stack is open."""
         try:
             stack.enter_context(self.working_on(topic_partition))
         except CommitRefused as refusal:
@@ -134,7 +135,7 @@ class _Mover:
         self.objects |= left
 
     def summary(self) -> Evacuated:
-        """Of all that was to be done, or raises what the first partition that failed has met."""
+        """The totals; or raises the error of the first partition that failed."""
         for error in self.failures:
             raise error
         return Evacuated(
@@ -148,10 +149,10 @@ def evacuate_idle(
     working_on: WorkingOn = nullcontext, turn: Turn | None = None, board: Board | None = None,
     engine: Engine | None = None, indexes: bool = True,
 ) -> Evacuated:  # fmt: skip
-    """Of these topics nothing is left in objects that are in use but what is in their logs, where nobody else works on those.
+    """Objects in use keep only those records of these topics that are in their logs, except in partitions that others work on.
 
-    `working_on`: has the lease of a partition for `worker` while it is changed; busy ones are told of. `indexes` False: of
-    objects that the metastore can explain the index is not read, so that one which is damaged is not noticed."""
+    `working_on`: has a partition's lease for `worker` while it is changed; busy ones are reported. `indexes` False: does not
+    read the indexes of objects that the metastore can explain, so that a damaged index goes unnoticed."""
     mover = _Mover(
         lake=lake, clock=clock, worker=worker, working_on=working_on, turn=turn or Turn(), board=board, engine=engine,
         indexes=indexes,
@@ -161,10 +162,10 @@ def evacuate_idle(
 
 
 def objects_to_leave(lake: Lake, topics: Collection[str], *, indexes: bool = True) -> set[str]:
-    """Objects that extents point at, and that hold batches of these topics at which none does.
+    """Objects in use that also hold batches of these topics that no extent points at.
 
-    One whose index can't be read may hold anything. Lists of dead records are offsets: nobody's key or value is in them.
-    Asks every object that is in use, or only those that the metastore can't explain; a few hundred of them at a time."""
+    An object with an unreadable index may hold anything. Lists of dead records are offsets: they contain no key and no value.
+    Looks at every object in use, or only those that the metastore can't explain; a few hundred at a time."""
     left: set[str] = set()
     with Threads(INDEXES_AT_ONCE) as pool:
         for accounts in accounts_in_use(lake.metastore):
@@ -180,7 +181,7 @@ def objects_to_leave(lake: Lake, topics: Collection[str], *, indexes: bool = Tru
 
 
 def _listed(lake: Lake, account: Account) -> Collection[Range] | None:
-    """What the index says; None if it can't be read."""
+    """The ranges in its index; None if it can't be read."""
     try:
         return read_index(lake.store, account.object_id, lake.metastore.lake_id)
     except MissingObject:
@@ -195,7 +196,7 @@ def _holds_more(topics: Collection[str], account: Account, ranges: Collection[Ra
 
 
 def aged_extents(partition: Partition, *, age_ms_max: int, now_ms: int) -> list[Extent]:
-    """Those of which a record has been dead for so long, or longer."""
+    """Those with a record that has been dead for at least this long."""
     return [extent for extent in partition.extents if extent.dead and now_ms - extent.dead_since_ms >= age_ms_max]
 
 
@@ -205,10 +206,10 @@ def purge_aged(
     working_on: WorkingOn = nullcontext, turn: Turn | None = None, board: Board | None = None,
     engine: Engine | None = None,
 ) -> Evacuated:  # fmt: skip
-    """Bytes of records that have been dead for longer than their topic allows leave the objects in use; gc does the rest.
+    """Records dead for longer than their topic allows leave the objects in use; gc does the rest.
 
-    `age_ms_max`: of topics that do not say it themselves; None: as long as it takes. Partitions that somebody else works on
-    are told of. What one turn has begun is found by the next, whoever takes it."""
+    `age_ms_max`: for topics without a limit of their own; None: no limit. Partitions that others work on are reported. The next
+    turn continues where this one ends, in any worker."""
     mover = _Mover(
         lake=lake, clock=clock, worker=worker, working_on=working_on, turn=turn or Turn(), board=board, engine=engine
     )  # fmt: skip
@@ -220,12 +221,12 @@ def purge_aged(
         }
     )
     if left_behind := aged_behind(lake.metastore, clock(), ages):
-        mover.evacuate(left_behind)  # asks every object in use: once, when all that is aged has left
+        mover.evacuate(left_behind)  # looks at every object in use: once, when all that is aged has left
     return mover.summary()
 
 
 def _ages(lake: Lake, age_ms_max: int | None, topics: Collection[str] | None) -> dict[str, int]:
-    """How long records of each of these topics, or of all, may be dead; of those that have a limit."""
+    """How long records of each of these topics, or of all, may be dead; only topics with a limit."""
     ages = {
         topic: _age_ms_max(settings, age_ms_max)
         for topic, settings in lake.metastore.topics().items()

@@ -1,11 +1,11 @@
-"""The metastore from the store alone, after it was lost or set back in time: the journal read from its beginning.
+"""Rebuilds the metastore from the store alone, after it was lost or set back in time: reads the journal from its beginning.
 
-A partition is what its last commit that reached the store has made of it: commits that were never made are not in the journal,
-however much of them was uploaded, so nothing can be revived by them and nothing lost to them. Objects that no partition points
-at stay for a new time of grace, and those that the journal needs and the store lacks are told. What the journal does not know
-is lost with the metastore: holds, requests, leases, history, the past before the rebuild; a metastore that was only set back
-keeps what it has of these. Erasures come back with their deadlines, and those that are not done begin again: which objects were
-left, and when, is not known any more. One transaction: it is rebuilt, or as it was; and one that was made for it is gone again.
+A partition is what its last commit in the store has made of it. Commits that were never made are not in the journal, however
+much of them was uploaded, so they can neither revive nor lose anything. Unreferenced objects stay for a new time of grace;
+objects that the journal needs and the store lacks are reported. What the journal does not know is lost with the metastore:
+holds, requests, leases, history, the past before the rebuild. A metastore that was only set back keeps what it has of these.
+Erasures come back with their deadlines, and unfinished ones begin again, because it is not known any more which objects were
+left when. One transaction: the metastore is rebuilt, or as it was; a new one is removed on failure.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ class Rebuilt:
     partitions: int
     extents: int
     changes: int
-    """That the journal tells of."""
+    """In the journal."""
     changed: tuple[str, ...]
-    """Partitions that the metastore had otherwise, or not at all."""
+    """Partitions that the metastore had differently, or not at all."""
     erasures: int
-    """Keys that are still to be erased; each begins again, with the deadline that it had."""
+    """Keys that are still to be erased; each begins again, with its former deadline."""
     dropped: tuple[str, ...]
-    """Topics that are gone, by the journal."""
+    """Topics dropped, according to the journal."""
     unused: tuple[str, ...]
-    """Objects that nobody points at, from now on for the time of grace."""
+    """Objects that are unreferenced from now on, for the time of grace."""
     missing: tuple[str, ...]
-    """Objects that are needed, and not in the store."""
+    """Objects that are needed but missing in the store, or too short."""
     doubt: str
     """Why commits may be lost; empty if none are."""
 
@@ -57,9 +57,9 @@ class Rebuilt:
 def rebuilding(
     metastore_url: str, location: str | None, *, settings: Mapping[str, str] | None = None
 ) -> Iterator[Lake]:
-    """`open_for_rebuild` for a block that rebuilds: if it fails, a metastore that was not there is not there.
+    """`open_for_rebuild` for a block that rebuilds. If the block fails, a metastore that it created is removed.
 
-    An empty one would know of nothing in the store, and take all of it for garbage."""
+    An empty metastore would know nothing of the store, and take all of it for garbage."""
     file = file_of(metastore_url)
     was_file, was_there = file is not None and file.exists(), Metastore.is_there(metastore_url)
     lake = open_for_rebuild(metastore_url, location, settings=settings)
@@ -72,7 +72,7 @@ def rebuilding(
 
 
 def _unmake(metastore: Metastore, file: Path | None) -> None:
-    """Nothing is in it but the row of the lake."""
+    """It has nothing but the row of the lake."""
     if file is None:
         metastore.unmake()
     metastore.close()
@@ -81,8 +81,8 @@ def _unmake(metastore: Metastore, file: Path | None) -> None:
 
 
 def open_for_rebuild(metastore_url: str, location: str | None, *, settings: Mapping[str, str] | None = None) -> Lake:
-    """The metastore as it is, or a new one, empty, for the lake whose objects are at `location`, if one is given; else where
-    the metastore has them, or beside the file that it is to be."""
+    """Opens the existing metastore, or creates an empty one. The lake's objects are at `location`, if given; else where the
+    metastore has them, or beside the file of the new one."""
     metastore = Metastore.open(metastore_url) if Metastore.is_there(metastore_url) else None
     where = location or (metastore.location if metastore is not None else _objects_beside(metastore_url))
     if where is None:
@@ -108,16 +108,15 @@ def open_for_rebuild(metastore_url: str, location: str | None, *, settings: Mapp
 
 
 def _objects_beside(url: str) -> str | None:
-    """Of a lake in a directory, whose metastore is lost."""
+    """For a lake in a directory whose metastore is lost."""
     file = file_of(url)
     return f"file://{file.parent / OBJECTS}" if file is not None and file.name == EMBEDDED else None
 
 
 def rebuild(lake: Lake, *, progress: bool = False, tell: Tell = lambda text: None) -> Rebuilt:
-    """The lake's objects are where its store is, from now on. Nobody else may work on the lake meanwhile, and whoever has a
-    metastore of it is refused only when this one is adopted (`identity`); a commit that comes between is not in the journal,
-    and gone."""
-    # A commit that the store has not heard of yet is a commit. Of a metastore that was set back it is another history's.
+    """From now on the lake's objects are where its store is. Nothing else may work on the lake meanwhile: another metastore of
+    the lake is refused only once this one is adopted (`identity`), and a commit in between is not in the journal, and lost."""
+    # A commit that the store does not have yet is a commit. With a metastore that was set back it belongs to another history.
     with suppress(SetBack):
         record(lake.metastore, lake.store)
     with ProgressLine(enabled=progress) as line:
@@ -140,9 +139,9 @@ def rebuild(lake: Lake, *, progress: bool = False, tell: Tell = lambda text: Non
 
 
 def _expect_whole(lake: Lake, after: Replayed, objects: int) -> None:
-    """A metastore that knows of more than the store's journal: what is lost is the journal, and not the metastore.
+    """Refuses a metastore that knows more than the store's journal: then the journal is lost, not the metastore.
 
-    Of objects without a journal nobody can tell which of them are the log: all of them would be garbage."""
+    Without a journal, nothing tells which objects are the log: all of them would be garbage."""
     number, digest = seen_end(lake.metastore)
     if number > after.end.number:
         raise UsageError(

@@ -1,7 +1,7 @@
 """Rewriting: neighbouring extents become one in an object of its own, without dead records.
 
-The same offsets and the same log in another place: leveling, purging and erasure choose what is rewritten, this writes it, as
-tasks, and commits. No record changes: bytes are copied, lists of keys become one.
+The same offsets and the same log in another place. Leveling, purging and erasure choose what is rewritten; this writes it, in
+tasks, and commits. No record changes: bytes are copied, lists of keys are joined.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from headstone.storage.stores import Store
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewriting:
-    """What is wanted of a partition: runs of its extents, as they are in this epoch; each becomes one."""
+    """What to do with a partition: runs of its extents, as they are in this epoch; each run becomes one extent."""
 
     partition: Partition
     runs: Sequence[Sequence[Extent]]
@@ -58,7 +58,7 @@ class _Rewriting:
     worker: str | None
     check: Check
     waiting: dict[str, Sequence[Extent]]
-    """By the object that it becomes, each run that is not committed yet."""
+    """The runs that are not committed yet, by their new object."""
     bytes_written: int = 0
 
     @property
@@ -99,11 +99,11 @@ def rewrite_all(
     worker: str | None = None, board: Board | None = None, stop: Stop = never,
     check: Check = lambda topic_partition: None, done: Told[Rewritten] = lambda topic_partition, outcome: None,
 ) -> dict[TopicPartition, Rewritten | Exception]:  # fmt: skip
-    """The runs of many partitions are tasks of one job, and a commit each, as they get done; of each partition what was done,
-    or why it was not, and what was committed before stays. One that fails or is refused costs the others nothing.
+    """The runs of many partitions are tasks of one job, each committed when it is done. Returns for each partition what was
+    done, or why not; what was committed before that stays. A partition that fails or is refused costs the others nothing.
 
-    `check` may give up a partition before a commit; `done` is told of each as soon as it has ended. `stop`: no run is begun any
-    more. Without an engine in this process."""
+    `check` may give up a partition before a commit; `done` is called for each as soon as it has ended. `stop`: no further run
+    is begun. Without an engine it runs in this process."""
     job = Job[Stored, Rewritten](lake=lake, clock=clock, done=done)
     for name in [name for name, rewriting in wanted.items() if not rewriting.runs]:
         job.end(name, Rewritten())
@@ -117,7 +117,7 @@ def rewrite_all(
         )  # fmt: skip
         job.under_way[name] = work
         tasks += work.tasks()
-    # Of partitions that have all failed no more is written.
+    # If all partitions of the job have failed, nothing more is written.
     answers = (engine or InProcess()).as_they_end(rewrite, tasks, board, stop=lambda: stop() or not job.under_way)
     job.hear((tasks[number].topic_partition, answer) for number, answer in answers)
     job.stop()
@@ -128,7 +128,7 @@ def rewrite_runs(
     lake: Lake, topic_partition: TopicPartition, partition: Partition, runs: Sequence[Sequence[Extent]], *,
     clock: Callable[[], int], engine: Engine | None = None, worker: str | None = None, board: Board | None = None,
 ) -> Rewritten:  # fmt: skip
-    """As `rewrite_all`, of one partition: what it met is raised."""
+    """As `rewrite_all`, for one partition; raises its error."""
     wanted = {topic_partition: Rewriting(partition=partition, runs=runs)}
     outcome = rewrite_all(lake, wanted, clock=clock, engine=engine, worker=worker, board=board)[topic_partition]
     if isinstance(outcome, Exception):

@@ -1,8 +1,8 @@
-"""Whether the store holds what the metastore points at: every object there and as long as it should be, the journal a chain;
-and, if that is asked for, every byte what was written.
+"""Checks that the store holds what the metastore points at: every object exists and is long enough, the journal is a chain;
+and, on request, that every byte is what was written.
 
-Says what is wrong, where, and which records can't be read because of it. What is in the store and not the lake's, and what the
-lake has forgotten, is told apart from damage. Changes nothing; what to do about damage is `mending`'s.
+Reports what is wrong, where, and which records can't be read because of it. Objects that are not the lake's, or that the lake
+has forgotten, are kept apart from damage. Changes nothing; `mending` decides what to do about damage.
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ OBJECT, INDEX, BATCHES, KEYS, DEAD, JOURNAL, END, STRANGE, IDENTITY = (
     "object", "index", "record batches", "list of keys", "list of dead records", "journal", "end of the journal",
     "stranger in the journal", "identity",
 )  # fmt: skip
-"""What of an object is damaged. END: nothing is wrong with the journal but that nobody could tell a lost last entry. STRANGE:
-it has a name that tells of newer entries, and is none of the journal's. IDENTITY: what tells whose the store is."""
+"""Which part of an object is damaged. END: the journal is whole, but the loss of its last entry could not be noticed. STRANGE:
+its name tells of newer entries, but it is not the journal's. IDENTITY: the marker or owner of the store."""
 SHARE_BYTES = 64 << 20
-"""Of what one task reads; an extent at a time is in its memory."""
+"""Bytes that one task reads; it has one extent in memory at a time."""
 JOURNAL_READS = 3
-"""Somebody may fold it while it is read."""
+"""It may be folded while it is read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Damage. Without a partition it is the journal's, or what tells whose the store is: no record is lost by it."""
+    """Damage. Without a partition it concerns the journal, the marker or the owner: no record is lost by it."""
 
     path: str
     part: str
@@ -73,7 +73,7 @@ class Finding:
     partition: TopicPartition | None = None
     span: Span | None = None
     records: int = 0
-    """Of the extent, those that readers are shown and can't be read."""
+    """Records of the extent that readers should see and that can't be read."""
     past: bool = False
     """Only readers of the past need it."""
 
@@ -93,13 +93,13 @@ class StoreCheck:
     deep: bool = False
     findings: list[Finding] = field(default_factory=list)
     orphans: list[str] = field(default_factory=list)
-    """Objects that the metastore does not know: garbage, of uploads that ended too late. No damage."""
+    """Objects that the metastore does not know: garbage of uploads that ended too late. Not damage."""
     foreign: list[str] = field(default_factory=list)
     """What is not the lake's at all."""
 
 
 def _finding(pointed: Pointed, object_id: str, part: str, problem: str) -> Finding:
-    """Without its batches or the list of its dead none of its records can be read; without its keys or an index all can."""
+    """Without its batches or its list of dead records no record can be read; without its keys or an index all can."""
     records = pointed.extent.records if part not in (KEYS, INDEX) else 0
     return Finding(
         path=object_path(object_id), part=part, problem=problem, partition=pointed.partition, span=pointed.extent.span,
@@ -108,9 +108,9 @@ def _finding(pointed: Pointed, object_id: str, part: str, problem: str) -> Findi
 
 
 def check_store(lake: Lake, *, engine: Engine | None = None, board: Board | None = None) -> StoreCheck:
-    """`engine`: every byte is read, by its tasks; else one listing, and the journal."""
-    # Listed before the rows are read: what is listed was registered before, and what a row points at and was not listed yet is
-    # asked for by its name.
+    """`engine`: its tasks read every byte. Without one: one listing, and the journal."""
+    # Listed before the rows are read: listed objects were registered before, and an object that a row points at but that was
+    # not listed yet is looked up by its name.
     sizes = {entry.path: entry.size for entry in lake.store.entries()}
     check = StoreCheck(objects=len(sizes), bytes=sum(sizes.values()), deep=engine is not None)
     if board is not None and engine is not None:
@@ -136,7 +136,7 @@ def check_store(lake: Lake, *, engine: Engine | None = None, board: Board | None
 def _in_place(
     store: Store, pointed: Sequence[Pointed], sizes: Mapping[str, int], recorded: Mapping[str, int], check: StoreCheck
 ) -> list[Pointed]:
-    """Those whose objects are there and long enough; the others are findings."""
+    """Those whose objects exist and are long enough; the others become findings."""
     whole = []
     for each in pointed:
         problems = [
@@ -175,7 +175,7 @@ class CheckWork:
     lake_id: str
     extents: tuple[Extent, ...]
     object_ids: tuple[tuple[int, str], ...]
-    """With one of the extents that point at it each."""
+    """Each with one of the extents that point at it."""
 
 
 Damage = tuple[int, str, str, str]
@@ -212,7 +212,7 @@ def damages_of(store: Store, extent: Extent) -> Iterator[tuple[str, str, str]]:
 
 
 def problem_of(error: HeadstoneError) -> str:
-    """Without the file, which is told anyway."""
+    """Without the file, which is shown anyway."""
     return error.problem if isinstance(error, CorruptLog) else "it is missing"
 
 
@@ -229,7 +229,7 @@ def _read(
         share = [each for each, _ in group]
         objects = {
             object_id: number
-            for number, each in sorted(enumerate(share), key=lambda pair: not pair[1].past)  # those of now come last
+            for number, each in sorted(enumerate(share), key=lambda pair: not pair[1].past)  # current ones come last
             for object_id, _ in places(each.partition, each.extent)
             if object_id not in asked
         }
@@ -247,7 +247,7 @@ def _read(
 
 
 def check_journal(lake: Lake) -> list[Finding]:
-    """Every object of it is read; it has to come to what the metastore has seen, or beyond."""
+    """Reads every object of it; it has to reach what the metastore has seen, or further."""
     for attempt in range(JOURNAL_READS):
         seen = seen_end(lake.metastore)
         if strange := strangers(lake.store, lake.metastore.lake_id, seen.number):
@@ -272,7 +272,7 @@ def check_journal(lake: Lake) -> list[Finding]:
 
 
 def _check_end(lake: Lake, seen: End) -> list[Finding]:
-    """A number is told of before the metastore has seen it."""
+    """An end is written before the metastore knows its number."""
     newest = told_end(lake.store, lake.metastore.lake_id, last=seen.number)
     if newest is not None and newest.number >= seen.number:
         return []
@@ -283,7 +283,7 @@ def _check_end(lake: Lake, seen: End) -> list[Finding]:
 
 
 def check_identity(lake: Lake) -> list[Finding]:
-    """The marker says what the metastore does. What tells of the metastore is written when a lake is opened that lacks it."""
+    """The marker must agree with the metastore. The owner may be missing: it is written when the lake is opened."""
     looks: Mapping[str, Callable[[], object]] = {
         MARKER: lambda: expect_marker(lake.metastore, lake.store),
         OWNER: lambda: owner_of(lake.store, lake.metastore.lake_id),

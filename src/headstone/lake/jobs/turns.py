@@ -1,6 +1,6 @@
 """A turn: how much of a long piece of upkeep may be done before others are looked at again.
 
-Bytes that are written count. What is left waits for another turn; nobody's half-done work is thrown away for it.
+Counts bytes that are written. The rest waits for another turn; no half-done work is thrown away for it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from headstone.lake.format.extents import Extent
 
 @dataclass(slots=True, kw_only=True)
 class Turn:
-    """`bytes_left` None: all there is. `go_on` False: somebody has said stop."""
+    """`bytes_left` None: no limit. `go_on` False: stopped."""
 
     bytes_left: int | None = None
     go_on: Callable[[], bool] = lambda: True
@@ -27,7 +27,7 @@ class Turn:
         return self.is_spent or not self.go_on()
 
     def spend(self, runs: Sequence[Sequence[Extent]]) -> list[Sequence[Extent]]:
-        """The first of these runs, as many as there are bytes left for: one at least, however large, unless it is over."""
+        """The first of these runs, until the bytes are spent; the last may exceed what is left. None once the turn is over."""
         chosen: list[Sequence[Extent]] = []
         for run in runs:
             if self.is_over:

@@ -1,9 +1,9 @@
-"""What a worker does for the lake beside compaction: erasures go on, retention, bytes of old dead records, garbage, also that
-of the journal.
+"""What a worker does for the lake beside compaction: erasures, retention, bytes of old dead records, garbage and the journal's
+garbage.
 
-Each in its turn, so much at a time, and garbage only now and then. One that fails is told and tried again at the next look; the
-others have their turn all the same. What each of them does, and when it is due, is theirs; how often there is a look while
-partitions are due is the worker's.
+Each in its turn, a limited amount at a time, and garbage only now and then. An error is reported and tried again at the next
+look; the others have their turn all the same. Each module decides what it does and when it is due; the worker decides how often
+there is a look while partitions are due.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from headstone.lake.metastore.leases import Leases
 from headstone.units import DAY_MS
 
 FORGOTTEN_AFTER_MS = DAY_MS
-"""Workers of which nobody has heard, and holds that have expired: so long `status` tells of the former."""
+"""How long workers not seen since, and expired holds, are kept: `status` shows such workers this long."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Upkeep:
-    """`dead_age_ms_max`: of topics that do not say it themselves. `gc` False: somebody else collects."""
+    """`dead_age_ms_max`: for topics without a limit of their own. `gc` False: garbage is collected elsewhere."""
 
     tools: Tools
     dead_age_ms_max: int | None = None
@@ -38,12 +38,12 @@ class Upkeep:
     objects_at_once: int = GC_OBJECTS_AT_ONCE
     bytes_at_once: int = UPKEEP_BYTES_AT_ONCE
     collected_ms: int = -1
-    """When it collected last; what is left then waits for the next time."""
+    """When it last collected; what was left then waits for the next time."""
     is_spent: bool = False
     """The bytes of the last look were not enough: there is more to do."""
 
     def look(self, go_on: Callable[[], bool] = lambda: True) -> int:
-        """How much there was to do. `go_on` False: the rest waits for another look."""
+        """Returns how much there was to do. `go_on` False: the rest waits for another look."""
         done, self.is_spent = 0, False
         for name, turn in (
             ("erasures", self._erasures), ("retention", self._retention), ("dead records", self._dead), ("gc", self._garbage)
@@ -57,11 +57,11 @@ class Upkeep:
         return done
 
     def _erasures(self, go_on: Callable[[], bool]) -> int:
-        del go_on  # they have deadlines
+        del go_on  # erasures have deadlines
         return carry_on_erasures(self.tools)
 
     def _retention(self, go_on: Callable[[], bool]) -> int:
-        del go_on  # no bytes are moved
+        del go_on  # moves no bytes
         return len(expire(self.tools.lake, clock=self.tools.clock, tell=self.tools.tell))
 
     def _dead(self, go_on: Callable[[], bool]) -> int:
@@ -86,13 +86,13 @@ class Upkeep:
         return len(collect(tools.lake, replace(collectable, rows=collectable.rows[: self.objects_at_once])))
 
     def _forget(self, now_ms: int) -> None:
-        """Whoever was killed could not do it."""
+        """Killed processes could not do it themselves."""
         metastore = self.tools.lake.metastore
         Leases(metastore).forget_workers(unseen_since_ms=now_ms - FORGOTTEN_AFTER_MS, now_ms=now_ms)
         Holds(metastore).forget(expired_by_ms=now_ms - FORGOTTEN_AFTER_MS)
 
     def _fold(self, go_on: Callable[[], bool]) -> None:
-        """However long that fails, garbage goes all the same."""
+        """However often folding fails, garbage is still collected."""
         tools = self.tools
         try:
             if is_worth_folding(tools.lake):

@@ -1,10 +1,10 @@
-"""A worker: pulls the most urgent partitions that nobody works on, compacts them in one job under their leases, and again.
+"""A worker: takes the most urgent free partitions, compacts them in one job under their leases, and repeats.
 
-Any number of them on any machine. Stopping is soft (parts in hand are finished and committed) or hard (no commit more).
-A worker that dies leaves leases that expire, and objects that nobody points at. What fails, of whatever, is told in the
-history; its partition waits, the worker goes on. When nothing is due, and once a minute where something always is, it looks
-after the lake, so much at a time: small extents are merged, and what `upkeep` has to do. It catches
-broadly, so that one bad partition does not end the worker.
+Any number of them on any machine. A stop is soft (current parts are finished and committed) or hard (no more commits). A worker
+that dies leaves leases that expire, and unreferenced objects. Every failure goes into the history; its partition waits, the
+worker continues. When nothing is due, and once a minute while something is, it looks after the lake, a limited amount at a
+time: it merges small extents, and does what `upkeep` has to do. It catches broadly, so that one bad partition does not end the
+worker.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from headstone.pipeline.engine import Engine
 
 RUN, SOFT, HARD = "run", "soft", "hard"
 UPKEEP_EVERY_MS = 60_000
-"""While partitions are due: compaction is held up little, and the lake is looked after often enough."""
+"""While partitions are due: this holds up compaction little, and still looks after the lake often enough."""
 LEVELED_AT_ONCE = 100
-"""Partitions at one look, in one job; what is merged is bounded by bytes. Then the queue is looked at, and again."""
+"""Partitions per look, in one job, within a limit of bytes. Then the queue is looked at again."""
 
 
 class StoppedHard(HeadstoneError):
@@ -54,23 +54,23 @@ class Worker:
     tell: Callable[[str], None]
     lease_ms: int = LEASE_MS
     wait_ms: int = WAIT_MS
-    """Of a partition after its first failure."""
+    """For a partition after its first failure."""
     partitions_at_once: int = PARTITIONS_AT_ONCE
     settings: JobSettings = field(default_factory=JobSettings)
     control: JobControl = field(default_factory=JobControl)
-    """Its time, its words and its stop are the worker's."""
+    """The worker replaces its clock, messages and stop."""
     upkeep: Upkeep | None = None
-    """What else is done when nothing is due, and now and then when something is."""
+    """What else to do when nothing is due, and now and then when something is."""
     upkeep_every_ms: int = UPKEEP_EVERY_MS
     bytes_at_once: int = UPKEEP_BYTES_AT_ONCE
-    """Of small extents that are merged before the queue is looked at again."""
+    """Bytes of small extents to merge before the queue is looked at again."""
     stop: str = RUN
     """Set by a signal handler or another thread."""
     kept: KeptLeases | None = None
-    """Of the job that runs."""
+    """Of the running job."""
 
     def look(self) -> int:
-        """As `work`, for whoever looks again later: a metastore that does not answer is told, and may be back then."""
+        """As `work`, for callers that look again later: reports errors, such as a metastore that does not answer."""
         try:
             return self.work()
         except Exception as error:
@@ -78,10 +78,10 @@ class Worker:
             return 0
 
     def work(self) -> int:
-        """Jobs until nothing is due, or until it is told to stop; how many compactions were committed.
+        """Runs jobs until nothing is due, or until stopped; returns how many compactions were committed.
 
         Looks after the lake when nothing is due, and between two jobs if the last time was a while ago: on a busy lake
-        something always is due, and garbage, retention and the deadlines of erasures have no other turn."""
+        something is always due, and garbage, retention and erasure deadlines would get no turn."""
         leases, committed = Leases(self.lake.metastore), 0
         refused, passed = set[TopicPartition](), set[TopicPartition]()
         cared_ms = self.clock()
@@ -90,7 +90,7 @@ class Worker:
             if due:
                 outcomes = self._compact(leases, due)
                 committed += sum(outcome == COMMITTED for outcome in outcomes.values())
-                # Not again at once, but after the next look at the rest: somebody else was faster, or it would fail again.
+                # Not again at once, but after the next look at the rest: another worker was faster, or it would fail again.
                 refused |= {name for name, outcome in outcomes.items() if outcome != COMMITTED}
                 if self.clock() - cared_ms < self.upkeep_every_ms:
                     continue
@@ -103,7 +103,7 @@ class Worker:
         return committed
 
     def _care(self, leases: Leases, passed: set[TopicPartition]) -> bool:
-        """So much of each; whether that was not enough, and there is more to do."""
+        """A limited amount of each; returns whether there is more to do."""
         turn = Turn(bytes_left=self.bytes_at_once, go_on=lambda: self.stop == RUN)
         more = self._level(leases, turn, passed)
         if self.upkeep is not None:
@@ -121,7 +121,7 @@ class Worker:
         return [name for name in names if name not in refused]
 
     def _compact(self, leases: Leases, names: list[TopicPartition]) -> dict[TopicPartition, str]:
-        """One job, under the leases that were taken; each is free when its partition has ended, and the history knows how."""
+        """One job, under the leases taken. As each partition ends, the history gets its outcome and its lease is released."""
         started, outcomes = self.clock(), dict[TopicPartition, str]()
         self.tell(f"compacting {', '.join(map(str, names))}")
         leases.seen(self.name, f"compacting {units.count(len(names), 'partition')}, {names[0]} first", now_ms=started)
@@ -142,9 +142,9 @@ class Worker:
         return outcomes
 
     def _level(self, leases: Leases, turn: Turn, passed: set[TopicPartition]) -> bool:
-        """Small extents of many partitions are merged, in one job; whether there may be more such partitions.
+        """Merges small extents of many partitions in one job; returns whether there may be more such partitions.
 
-        `passed`: not again at once, because somebody else works on them or it would fail again; this adds to them."""
+        `passed`: not again at once, because others work on them or it would fail again; this adds to them."""
         metastore, skipped = self.lake.metastore, passed | leases.waiting(now_ms=self.clock()).keys()
         offered = metastore.unleveled(limit=LEVELED_AT_ONCE + len(skipped))
         fresh = [name for name in offered if name not in skipped][:LEVELED_AT_ONCE]
@@ -164,7 +164,7 @@ class Worker:
     def _merge(
         self, leases: Leases, names: list[TopicPartition], turn: Turn
     ) -> dict[TopicPartition, Leveled | Exception]:
-        """Of each what was done, or why it was not; CommitRefused, and not remembered, if somebody else works on it."""
+        """For each what was done, or why not; CommitRefused, without an entry in the history, if another worker has it."""
         started, outcomes = self.clock(), dict[TopicPartition, Leveled | Exception]()
         if not leases.seen(
             self.name, f"leveling {units.count(len(names), 'partition')}, {names[0]} first", now_ms=started
@@ -212,12 +212,12 @@ class Worker:
 
 
 def _failure(error: Exception | Interrupted) -> Exception:
-    """A run that was given up is over, and the partitions in hand are free for others."""
+    """An interrupted run is over, and its partitions are free for others."""
     return StoppedHard("given up in the middle") if isinstance(error, Interrupted) else error
 
 
 def _told(outcome: Compacted | Leveled | Exception) -> tuple[str, Details]:
-    """What the history is told of a partition."""
+    """What the history records about a partition."""
     if isinstance(outcome, Compacted):
         return (COMMITTED if outcome.committed else IDLE), asdict(outcome)
     if isinstance(outcome, Leveled):

@@ -1,6 +1,6 @@
-"""One run of `lake worker`: a worker with all that it looks after, until nothing is due or somebody says stop.
+"""One run of `lake worker`: a worker with all that it looks after, until nothing is due or it is stopped.
 
-Owns what the caller may say (`WorkerSettings`). What a worker does with it is in `worker` and `upkeep`.
+Owns the caller's choices (`WorkerSettings`). What a worker does with them is in `worker` and `upkeep`.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class WorkerSettings:
     lease_ms: int = LEASE_MS
     partitions_at_once: int = PARTITIONS_AT_ONCE
     map_bytes: int | None = None
-    """A bounded map of keys, in passes; None: one pass."""
+    """A bounded map of keys, in several passes; None for one pass."""
     dead_share_max: float = DEAD_SHARE_MAX
     dead_age_ms_max: int | None = None
-    """For topics that do not say it themselves; None: no limit."""
+    """For topics without a limit of their own; None for no limit."""
     gc: bool = True
-    """False: somebody else collects."""
+    """False: garbage is collected elsewhere."""
     gc_every_ms: int = GC_EVERY_MS
     gc_objects: int = GC_OBJECTS_AT_ONCE
     upkeep_bytes: int = UPKEEP_BYTES_AT_ONCE
@@ -82,11 +82,11 @@ class WorkerRun:
         )  # fmt: skip
 
     def stop(self, count: int) -> None:
-        """The first signal lets it finish the parts in hand, the second gives them up before their commits."""
+        """The first signal lets it finish the current parts, the second gives them up before their commits."""
         self._worker.stop = SOFT if count == 1 else HARD
 
     def work(self, hearing: AbstractContextManager[object]) -> int:
-        """How many compactions were committed. `hearing`: who hears signals meanwhile, and calls `stop`."""
+        """Returns how many compactions were committed. `hearing`: the signal handlers, which call `stop`."""
         worker, committed = self._worker, 0
         with suppress(Interrupted), hearing:
             committed += worker.look() if self._every_ms else worker.work()

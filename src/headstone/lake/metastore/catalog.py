@@ -1,7 +1,7 @@
-"""The SQL of topics and their partitions: made, enlarged, configured, identified.
+"""The SQL of topics and their partitions: created, enlarged, configured, identified.
 
-Every function works inside a transaction of the metastore's. A partition is made with the row of its lease; a topic's settings
-and what the queue knows of its partitions change together.
+Every function works inside a transaction of the metastore's. A partition is created with the row of its lease. A topic's
+settings and what the queue knows about its partitions change together.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headstone.retention.settings import setting_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRow:
-    """What the metastore's row of a partition tells without a look at its extents."""
+    """What the metastore's row of a partition says, without a look at its extents."""
 
     partition: int
     start_offset: int
@@ -62,7 +62,7 @@ def create_topic(
 
 
 def add_partitions(connection: Connection, topic: str, count: int) -> None:
-    """Up to `count`; a topic that has as many or more stays as it is."""
+    """Adds partitions up to `count`. A topic that has as many or more stays as it is."""
     named = select(schema.topics.c.topic_id).where(schema.topics.c.name == topic)
     topic_id = connection.execute(named).scalar()
     if topic_id is None:
@@ -84,14 +84,14 @@ def _make_partitions(connection: Connection, topic_id: int, first: int, end: int
 
 
 def forget_topic(connection: Connection, name: str) -> None:
-    """With everything that is known of its partitions. Whether an object is still needed is the caller's business."""
+    """With everything known about its partitions. The caller releases the objects."""
     forget_partitions(connection, name, 0)
     connection.execute(delete(schema.topics).where(schema.topics.c.name == name))
     note_topic(connection, name)
 
 
 def forget_partitions(connection: Connection, topic: str, first: int) -> None:
-    """Of a topic, from number `first` on. Nobody is told."""
+    """Forgets the topic's partitions from number `first` on. Writes no note for the journal."""
     topics, partitions = schema.topics, schema.partitions
     topic_id = connection.execute(select(topics.c.topic_id).where(topics.c.name == topic)).scalar_one()
     chosen = (partitions.c.topic_id == topic_id) & (partitions.c.number >= first)
@@ -103,11 +103,11 @@ def forget_partitions(connection: Connection, topic: str, first: int) -> None:
 
 
 def configure(connection: Connection, topic: str, settings: Mapping[str, object]) -> None:
-    """These settings of a topic, beside those that it has."""
+    """Sets these settings; the topic's others stay."""
     columns, partitions = schema.topics.c, schema.partitions.c
     topic_row = select(columns.topic_id, columns.settings).where(columns.name == topic)
     own = select(partitions.partition_id).where(partitions.topic_id == connection.execute(topic_row).one().topic_id)
-    # Partitions first, as whoever commits or drops the topic does: nobody waits for another for ever.
+    # Partitions first, in the order in which commits and drops lock them: no deadlock.
     connection.execute(own.order_by(partitions.partition_id).with_for_update()).all()
     row = connection.execute(topic_row.with_for_update()).one()
     after = json.dumps(json.loads(row.settings) | dict(settings))
@@ -117,7 +117,7 @@ def configure(connection: Connection, topic: str, settings: Mapping[str, object]
 
 
 def identify(connection: Connection, topic: str, kafka_id: str) -> str:
-    """The id of the topic in Kafka: the one that is known, or this one, from now on."""
+    """The topic's id in Kafka: the known one, or else this one, which is stored."""
     columns = schema.topics.c
     unknown = (columns.name == topic) & columns.kafka_id.is_(None)
     if connection.execute(update(schema.topics).where(unknown).values(kafka_id=kafka_id)).rowcount:
@@ -162,7 +162,7 @@ def kafka_ids(connection: Connection) -> dict[str, str | None]:
 
 
 def requeue(connection: Connection, topic_id: int | None = None) -> None:
-    """What the queue knows of a topic's partitions, or of all, anew: their settings, or times in their ranges, have changed."""
+    """Computes the queue's keys of a topic's partitions, or of all, again: settings, or times in their ranges, have changed."""
     table = schema.partitions
     every = select(table).order_by(table.c.partition_id)
     query = every if topic_id is None else every.where(table.c.topic_id == topic_id)

@@ -1,7 +1,7 @@
-"""The SQL of a commit: a partition is read under its lock, and what `commits` made of it is written. Objects change hands.
+"""The SQL of a commit: reads a partition under its lock, and writes what `commits` made of it. Objects change hands.
 
-Reads and writes as much as the commit changes: the extents in its place, and the numbers on the partition's row by their
-difference. Every function works inside a transaction of the metastore's; which one, and whether it ends well, is its business.
+Reads and writes only as much as the commit changes: the affected extents, and the numbers on the partition's row by their
+difference. Every function works inside a transaction of the metastore's, which the caller begins and ends.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Locked:
-    """A partition that nobody else changes before the transaction ends. `moment_ms` is when it is changed, if it is."""
+    """A partition that cannot change before the transaction ends, except by us. `moment_ms` is the time of our change."""
 
     topic_partition: TopicPartition
     partition_id: int
     moment_ms: int
     before: Partition
-    """With those extents only that the commit is about."""
+    """With only the extents that the commit is about."""
     totals: Totals
     settings: Mapping[str, object]
 
@@ -59,8 +59,8 @@ def locked(
     clock: Callable[[], int],
     touched: Callable[[Partition], Spans],
 ) -> Locked:
-    """The clock is read under the lock. `touched`: where the commit may change extents, from a partition
-    without any."""
+    """Reads the clock under the lock. `touched` gets the partition without extents and says where the commit may change
+    some."""
     partition_id, row = located(connection, topic_partition, lock=True)
     before = loaded(connection, row)
     return Locked(
@@ -72,7 +72,7 @@ def locked(
 
 
 def touched_by(extents: Sequence[Extent], claim: Claim | None = None) -> Callable[[Partition], Spans]:
-    """Where a replacement has new extents, and where it says that dirty ones are clean now."""
+    """The spans of a replacement's new extents, and the dirty spans that it claims are clean now."""
 
     def touched(partition: Partition) -> Spans:
         fresh = overlap(dirty_spans(partition), claim.cleaned) if claim is not None else ()
@@ -82,9 +82,9 @@ def touched_by(extents: Sequence[Extent], claim: Claim | None = None) -> Callabl
 
 
 def append_all(connection: Connection, appends: Mapping[TopicPartition, Append], clock: Callable[[], int]) -> None:
-    """For the ends of many logs: a few statements, and nothing of what is there is read.
+    """Appends to many logs with a few statements; reads none of their contents.
 
-    Rows are locked in the order of their ids, so two who append to the same partitions do not wait for each other for ever."""
+    Locks rows in the order of their ids, so two writers that append to the same partitions never deadlock."""
     names = {row.partition_id: partition for partition, row in located_all(connection, list(appends)).items()}
     table, rows = schema.partitions, list[Any]()
     for some in chunks(sorted(names)):
@@ -102,14 +102,14 @@ def append_all(connection: Connection, appends: Mapping[TopicPartition, Append],
     for row in rows:
         name = names[row.partition_id]
         moment_ms = follow(now_ms, row.changed_ms, str(name))
-        # What is clean, and where tombstones are, is of no interest to whoever appends, and does not change: a log that
-        # holds nothing, the only one whose start may move, has neither.
+        # An append neither needs nor changes the clean and tombstone ranges. Its `log_start` may only move the start of an
+        # empty log, which has neither.
         before = Partition(
             start_offset=row.start_offset, next_offset=row.next_offset, compaction_epoch=row.compaction_epoch, extents=(),
             cleaned=(), tombstones=(),
         )  # fmt: skip
         proposed = appends[name]
-        if proposed.from_kafka:  # asked under the lock: whoever makes the topic the lake's own takes it first
+        if proposed.from_kafka:  # read under the lock: whoever makes the topic the lake's own holds the lock first
             refuse_lakes_own(name.topic, settings[row.topic_id])
         after = appended(before, proposed.expected_next, proposed.extents, log_start=proposed.log_start)
         totals = added(totals_of_row(row), totals_of(after.extents, (Span(row.next_offset, after.next_offset),)))
@@ -130,7 +130,7 @@ def append_all(connection: Connection, appends: Mapping[TopicPartition, Append],
     for target, made in ((schema.extents, fresh), (schema.past_starts, began)):
         if made:
             connection.execute(insert(target), made)
-    if began:  # perhaps above all that an object has
+    if began:  # the new start may be above everything in an object
         release(connection, {extent.object_id for each in appends.values() for extent in each.extents}, clock)
     note(connection, notes)
     for topic in {name.topic for name in appends}:
@@ -140,12 +140,12 @@ def append_all(connection: Connection, appends: Mapping[TopicPartition, Append],
 
 
 def _past_start(partition_id: int, start_offset: int, moment_ms: int) -> dict[str, Any]:
-    """Where a log began until now."""
+    """The row that says where a log began until now."""
     return {"partition_id": partition_id, "start_offset": start_offset, "removed_ms": moment_ms}
 
 
 def write(connection: Connection, partition: Locked, after: Partition) -> set[str]:
-    """The objects of the extents that are gone."""
+    """Returns the objects of the replaced extents."""
     partition_id, before, moment_ms = partition.partition_id, partition.before, partition.moment_ms
     dirty_before, dirty_after = dirty_spans(before), dirty_spans(after)
     kept, present = set(after.extents), set(before.extents)
@@ -166,7 +166,7 @@ def write(connection: Connection, partition: Locked, after: Partition) -> set[st
         connection, partition_id, [extent for extent in after.extents if extent in present], dirty_before, dirty_after
     )
     _write_ranges(connection, partition_id, before, after)
-    # A compaction leaves extents of any size, wherever it went.
+    # A compaction leaves extents of any size, all over the log.
     smaller = after.compaction_epoch > before.compaction_epoch and any(extent.dead_object is None for extent in new)
     counts = changed(
         partition.totals, totals_of(before.extents, dirty_before), totals_of(after.extents, dirty_after)
@@ -189,7 +189,7 @@ def write(connection: Connection, partition: Locked, after: Partition) -> set[st
 def _flag(
     connection: Connection, partition_id: int, extents: Sequence[Extent], dirty_before: Spans, dirty_after: Spans
 ) -> None:
-    """Extents that stay, and become clean; or dirty, which no commit does, but a metastore that is rebuilt."""
+    """Flags extents that stay and become clean. They become dirty again only when a metastore is rebuilt, never by a commit."""
     columns = schema.extents.c
     for dirty in (False, True):
         changed = [
@@ -203,7 +203,7 @@ def _flag(
 
 
 def _extremes(connection: Connection, partition_id: int) -> dict[str, int]:
-    """Of a partition's extents as they are now; each from the end of an index."""
+    """Extreme timestamps of a partition's current extents; each is read from the end of an index."""
     columns = schema.extents.c
     wanted = {
         "oldest_dirty_ms": (func.min(columns.oldest_timestamp_ms), schema.DIRTY, columns.oldest_timestamp_ms > 0),
@@ -234,7 +234,7 @@ def _write_ranges(connection: Connection, partition_id: int, before: Partition, 
 
 
 def _retire(connection: Connection, partition_id: int, starts: Sequence[int], moment_ms: int) -> None:
-    """Extents that the log is no longer made of move to the past."""
+    """Moves extents that the log no longer consists of to the past."""
     table = schema.extents
     kept = [column for column in table.c if column.name in schema.past_extents.c]
     for some in chunks(starts):

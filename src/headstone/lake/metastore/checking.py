@@ -1,7 +1,7 @@
-"""Every invariant over the whole metastore: logs that are whole, objects that are there and shared by nobody, rows that count
-what their extents come to, and a queue that overlooks nothing.
+"""Checks every invariant over the whole metastore: logs are whole, objects exist and are not shared, rows count what their
+extents come to, and the queue overlooks nothing.
 
-Reads all extents, in one snapshot of the metastore's; says in words what is wrong and changes nothing.
+Reads all extents, in one snapshot of the metastore's. Describes in words what is wrong and changes nothing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Whose time decides in a lake: that of its database, or one that is given. Every time that is stored or compared is from here.
+"""Whose time decides in a lake: its database's, or a given one. Every time that is stored or compared comes from here.
 
-Workers, readers and collectors run on many hosts; leases, grace, retention and the past are only right by one clock.
-PostgreSQL has its own, which is read inside the transaction, behind its locks. SQLite has none: the host's clock counts, and
-never goes back behind a time that the lake has seen. A lake made with a given clock (tests, simulations) knows no other.
+Workers, readers and collectors run on many hosts; leases, grace, retention and the past need one clock for all of them.
+PostgreSQL has its own, read inside the transaction after its locks are taken. SQLite has none: the host's clock counts, but
+never goes back behind a time that the lake has seen. A lake created with a given clock (tests, simulations) uses no other.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headstone.lake.metastore import schema
 from headstone.units import duration, exact_duration, exact_moment, moment
 
 SKEW_MS_MAX = 10_000
-"""Between two clocks. Hosts that ask a time server differ by milliseconds; whoever is farther off has no time at all."""
+"""Between two clocks. Hosts that use a time server differ by milliseconds; a larger difference means a wrong clock."""
 DATABASE, GIVEN = "database", "given"
 
 STAMPS = (
@@ -28,16 +28,16 @@ STAMPS = (
     schema.extents.c.dead_since_ms, schema.past_extents.c.dead_since_ms, schema.past_starts.c.removed_ms,
     schema.objects.c.registered_ms, schema.lakes.c.listed_ms,
 )  # fmt: skip
-"""Columns of the times at which something was; none of them lies ahead of the clock."""
+"""Columns with times of past events; none of them lies ahead of the clock."""
 
 Clock = Callable[[], int]
 """Milliseconds since 1970."""
 Moment = int | Clock
-"""A given time, or a clock, which is read when the locks are held: whoever waited for them is not too early."""
+"""A given time, or a clock to be read once the locks are held: a transaction that waited for them must not be too early."""
 
 
 class SkewedClock(UsageError):
-    """A clock is wrong: nothing was changed. Set it right, then run the same again."""
+    """A clock is wrong: nothing was changed. Set it right, then run the same command again."""
 
 
 def wall_clock() -> int:
@@ -45,7 +45,7 @@ def wall_clock() -> int:
 
 
 def read_clock(connection: Connection, given: Moment | None, host: Clock) -> int:
-    """The lake's time. `given` counts in a lake on a given clock (None: the newest that it was given); others ignore it."""
+    """The lake's time. `given` counts only in a lake on a given clock; None is the newest time that it was given."""
     lake = connection.execute(select(schema.lakes.c.clock, schema.lakes.c.clock_ms)).one()
     if lake.clock == GIVEN:
         return int(lake.clock_ms) if given is None else given if isinstance(given, int) else given()
@@ -63,7 +63,7 @@ def read_clock(connection: Connection, given: Moment | None, host: Clock) -> int
 
 
 def follow(moment_ms: int, changed_ms: int, what: str) -> int:
-    """The time of a commit to what was last changed at `changed_ms`: never before that, and never far from the clock."""
+    """The time of a commit to something last changed at `changed_ms`: never before that, and never far from the clock."""
     if moment_ms < changed_ms - SKEW_MS_MAX:
         raise SkewedClock(
             f"{what} was changed at {moment(changed_ms)}, {exact_duration(changed_ms - moment_ms)} ahead of the clock: a "
@@ -73,7 +73,7 @@ def follow(moment_ms: int, changed_ms: int, what: str) -> int:
 
 
 def refuse_untold(connection: Connection, moment_ms: int, changed_ms: int, host: Clock) -> None:
-    """The past is asked for, not the future; and not what a clock that went back has left undecided."""
+    """Refuses the future, and times around commits that are ahead of a clock that went back: those are undecided."""
     if connection.execute(select(schema.lakes.c.clock)).scalar_one() == GIVEN:
         return
     now_ms = read_clock(connection, None, host)
@@ -90,7 +90,7 @@ def refuse_untold(connection: Connection, moment_ms: int, changed_ms: int, host:
 
 
 def refuse_skew(connection: Connection, host: Clock) -> None:
-    """A host whose clock is not the database's: its logs, its records' timestamps and its operators would tell other times."""
+    """Refuses a host whose clock differs from the database's: its logs and records' timestamps would not match the lake's."""
     if connection.dialect.name != "postgresql":
         return
     if connection.execute(select(schema.lakes.c.clock)).scalar_one() == GIVEN:
@@ -105,16 +105,16 @@ def refuse_skew(connection: Connection, host: Clock) -> None:
 
 
 def times_ahead(connection: Connection, host: Clock) -> int:
-    """How many rows tell a time that the clock has not reached: it was ahead once."""
+    """Number of stored times that the clock has not reached: it was ahead once."""
     now_ms = _own_ms(connection, host)
     counted = (select(func.count()).select_from(column.table).where(column > now_ms) for column in STAMPS)
     return sum(connection.execute(query).scalar_one() for query in counted)
 
 
 def bring_back(connection: Connection, host: Clock) -> None:
-    """Times that the clock has not reached become now: what was committed in them is as of one moment. Their order stays.
+    """Times that the clock has not reached become now; commits with such times are all of one moment. Their order stays.
 
-    Nobody works on anything any more: a lease that was taken by a wrong clock would never end."""
+    Ends all leases, pins and waits after failures: one set by a wrong clock might never end."""
     now_ms = _own_ms(connection, host)
     for column in STAMPS:
         connection.execute(update(column.table).where(column > now_ms).values({column.name: now_ms}))
@@ -128,7 +128,7 @@ def _own_ms(connection: Connection, host: Clock) -> int:
 
 
 def _server_ms(connection: Connection) -> int:
-    """Not now(), which is the transaction's begin: it may have waited for locks since."""
+    """Not now(): that is the start of the transaction, which may have waited for locks since."""
     return int(
         connection.execute(text("SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint")).scalar_one()
     )

@@ -1,7 +1,7 @@
 """The rules by which a partition of the lake may change: appends, replacements, claims. Pure: state in, new state out.
 
-Owns every reason for which a commit is refused. Whoever is refused has changed nothing. The metastore calls this inside a
-transaction; nothing here knows of SQL or of object storage. docs/rfcs/0002-lake.md says why the rules are what they are.
+Owns every reason to refuse a commit. A refused commit has changed nothing. The metastore calls this inside a transaction;
+nothing here knows about SQL or object storage. docs/rfcs/0002-lake.md says why the rules are what they are.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from headstone.spelling import instead
 
 
 class CommitRefused(HeadstoneError):
-    """Somebody else was first, or the proposal does not fit the log: nothing was changed. Look again and start over."""
+    """Another writer was first, or the proposal does not fit the log: nothing was changed. Look again and start over."""
 
     exit_code = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TombstoneRange:
-    """A cleaned range in which tombstones are left, and when it was cleaned."""
+    """A cleaned range that still has tombstones, and when it was cleaned."""
 
     span: Span
     cleaned_at_ms: int
@@ -44,24 +44,24 @@ class Partition:
     compaction_epoch: int
     extents: tuple[Extent, ...]
     cleaned: Spans
-    """Below the end of each of these, no record has a newer one of its key inside the range."""
+    """No record below the end of one of these has a newer record of its key inside that range."""
     tombstones: tuple[TombstoneRange, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """What a compaction says it has done: it went over `processed`, and these ranges are clean now."""
+    """What a compaction claims: it went over `processed`, and these ranges are clean now."""
 
     processed: Span
     cleaned: Spans
     tombstones: Spans = ()
-    """Those of the cleaned ranges in which tombstones are left, to be tracked from now on."""
+    """Those of the cleaned ranges that still have tombstones, to be tracked from now on."""
     tombstones_removed: Spans = ()
-    """No longer tracked: they went, or they are tracked anew by `tombstones`."""
+    """No longer tracked: the tombstones were removed, or `tombstones` tracks them anew."""
 
 
 class LowestHold(NamedTuple):
-    """Of all holds on a partition, that of the reader farthest behind: tombstones from `held_from` on stay."""
+    """The hold of the reader farthest behind on a partition: tombstones from `held_from` on stay."""
 
     reader: str
     held_from: int
@@ -73,9 +73,9 @@ EMPTY = Partition(start_offset=0, next_offset=0, compaction_epoch=0, extents=(),
 def appended(
     partition: Partition, expected_next: int, extents: Sequence[Extent], *, log_start: int | None = None
 ) -> Partition:
-    """More at the end. Never conflicts with compaction; two writers of the same offsets: the second is refused.
+    """Appends extents. Never conflicts with compaction. If two writers append the same offsets, the second is refused.
 
-    `log_start`: where a log that holds nothing yet begins; what of the extents lies wholly below is left out."""
+    `log_start`: where an empty log begins; extents wholly below it are left out."""
     if expected_next != partition.next_offset:
         raise CommitRefused(f"append at {expected_next}, but the log ends at {partition.next_offset}")
     span = _contiguous(extents)
@@ -94,7 +94,7 @@ def appended(
 
 
 def refuse_lakes_own(topic: str, settings: Mapping[str, object]) -> None:
-    """Of a topic with these settings: where the lake has given away offsets of its own, Kafka's mean other records."""
+    """Refuses an ingest from Kafka into a topic with offsets of the lake's own: Kafka's same offsets are other records."""
     if settings.get(SOURCE) == SOURCE_LAKE:
         raise UsageError(
             f"{topic}: records were written to it in the lake (`lake erase --write-tombstone`), so its offsets are no longer "
@@ -108,8 +108,8 @@ def replaced(
 ) -> Partition:  # fmt: skip
     """A compaction's result: other extents for the same spans, or more dead records in them, and what is clean now.
 
-    Raises the epoch. `extents` may be empty: a claim alone, or none (nothing had to be rewritten). Ranges that are clean
-    now are so since `now_ms`. `tombstones_below`: some may be gone below this offset, whether they are claimed or not.
+    Raises the epoch. `extents` may be empty: a claim alone, or no claim either (nothing had to be rewritten). Ranges that
+    become clean are clean since `now_ms`. `tombstones_below`: tombstones below this offset may be gone, claimed or not.
     """
     _expect_epoch(partition, expected_epoch)
     _refuse_held(claim, tombstones_below, hold)
@@ -129,9 +129,9 @@ def replaced(
 def leveled(
     partition: Partition, expected_epoch: int, extents: Sequence[Extent], *, worked_on_by: str | None = None
 ) -> Partition:
-    """Small extents merged, nothing removed but what is dead, so the epoch stays.
+    """Merges small extents. Removes only dead records, so the epoch stays.
 
-    A compaction that runs meanwhile would find its extents gone: while somebody else works on the partition, leveling waits."""
+    A running compaction would find its extents gone, so leveling is refused while another worker has the partition."""
     _expect_epoch(partition, expected_epoch)
     if worked_on_by is not None:
         raise CommitRefused(f"{worked_on_by} is working on this partition: leveling waits for it")
@@ -140,7 +140,7 @@ def leveled(
 
 
 def started_at(partition: Partition, start_offset: int) -> Partition:
-    """Retention: what lies wholly below goes. Says nothing about the rest, so the epoch stays."""
+    """Retention: removes extents wholly below `start_offset`. Claims nothing about the rest, so the epoch stays."""
     if not partition.start_offset <= start_offset <= partition.next_offset:
         raise CommitRefused(
             f"start offset {start_offset} is not in [{partition.start_offset}, {partition.next_offset}]"
@@ -157,7 +157,7 @@ def started_at(partition: Partition, start_offset: int) -> Partition:
 
 
 def _refuse_held(claim: Claim | None, tombstones_below: int, hold: LowestHold | None) -> None:
-    """A hold may be taken while a job runs that was planned without it."""
+    """A hold may be taken while a job is running that was planned without it."""
     removed = [span.end for span in claim.tombstones_removed] if claim is not None else []
     if hold is not None and max([tombstones_below, *removed]) > hold.held_from:
         raise CommitRefused(f"{hold.reader} holds tombstones from offset {hold.held_from} on, set since this job began")
@@ -178,7 +178,7 @@ def _refuse_dead(extents: Sequence[Extent]) -> None:
 
 
 def _marked(old: Extent | None, extent: Extent, now_ms: int) -> Extent:
-    """It is the one that is there, but more of it is dead; since now, or since the first of them is."""
+    """The existing extent with more dead records. Dead since now, or since its first one was marked."""
     if old is None or replace(old, **_marks(extent)) != extent or extent.dead <= old.dead:
         raise CommitRefused(f"dead records of {extent.span} are marked in an extent that no longer exists")
     if extent.records + extent.dead != old.records + old.dead:
@@ -206,7 +206,7 @@ def _contiguous(extents: Sequence[Extent]) -> Span:
 
 
 def runs(extents: Sequence[Extent]) -> list[list[Extent]]:
-    """Cut where the spans do not meet."""
+    """Splits extents where their spans do not meet."""
     groups: list[list[Extent]] = []
     for extent in extents:
         if groups and groups[-1][-1].span.end == extent.span.start:
@@ -217,7 +217,7 @@ def runs(extents: Sequence[Extent]) -> list[list[Extent]]:
 
 
 def _swapped(partition: Partition, extents: Sequence[Extent]) -> Partition:
-    """Each run of new extents takes the place of whole old ones. Its left edge may lie below a start that has moved."""
+    """Each run of new extents replaces whole old ones. Its left edge may lie below a start that has moved since."""
     old, kept, end = partition.extents, list[Extent](), 0
     ordered = sorted(extents, key=lambda extent: extent.span.start)
     for run in runs([extent for extent in ordered if extent.span.end > partition.start_offset]):
@@ -274,7 +274,7 @@ def _claimed(partition: Partition, claim: Claim, now_ms: int) -> Partition:
 
 
 def violations(partition: Partition) -> list[str]:
-    """What is wrong with a partition's metadata, in words; nothing if it is as the commits keep it."""
+    """What is wrong with a partition's metadata, in words; empty if all is as commits leave it."""
     faults = []
     extents, start, end = partition.extents, partition.start_offset, partition.next_offset
     if not 0 <= start <= end:
@@ -316,15 +316,15 @@ class Append:
     expected_next: int
     extents: tuple[Extent, ...]
     log_start: int | None = None
-    """Where the log begins, of one that holds nothing yet. In the same commit: what lies below must never be served."""
+    """Where an empty log begins. In the same commit, because what lies below must never be served."""
     from_kafka: bool = False
-    """Its offsets are those of a Kafka topic: refused where the lake has given away offsets of its own."""
+    """Its offsets are those of a Kafka topic: refused once the lake has assigned offsets of its own."""
     remembered: frozenset[str] = frozenset()
-    """Digests of keys in it that were to be erased once."""
+    """Digests of its keys for which an erasure was ever requested."""
 
 
 def no_topic(topic: str, topics: Iterable[str]) -> UsageError:
-    """topics: those that there are."""
+    """`topics`: the existing ones."""
     return UsageError(f"the lake has no topic {visible(topic) or repr(topic)}{instead(topic, topics, what='it has')}")
 
 
@@ -339,4 +339,4 @@ def gone(topic_partition: TopicPartition) -> UsageError:
 
 
 class OtherVersion(UsageError):
-    """The tables are of another version than the program: nothing was changed."""
+    """The tables have another version than the program: nothing was changed."""

@@ -25,17 +25,17 @@ from headstone.lake.format.prefixes import ANEW
 from headstone.storage.redaction import address, first_line
 
 BUSY_SECONDS = 30
-"""How long a writer waits for another one's SQLite transaction."""
+"""How long a writer waits for another's SQLite transaction."""
 BUSY_TRY_SECONDS = 0.5
-"""Of that at a time: SQLite hears of no interruption."""
+"""Length of one try of that wait: SQLite can't be interrupted."""
 CONNECT_SECONDS = 10
 SILENCE_MS = 10_000
-"""Of a server in the middle of a connection, at the level of TCP; a statement may take as long as it likes."""
+"""How long a server may be silent on an open connection, at the level of TCP. A statement may take as long as it likes."""
 SUPPORTED = "metastores are sqlite:///PATH or postgresql://USER@HOST:PORT/DATABASE"
 
 
 def connected(url: str, *, make: bool = False) -> Engine:
-    """`make`: a SQLite file that is not there is made; else it is refused, and not made by whoever only looks."""
+    """`make`: creates a missing SQLite file. Otherwise it is refused, and a mere look does not create it."""
     parsed = _parsed(url)
     backend = parsed.drivername.partition("+")[0]
     if backend == "sqlite":
@@ -60,7 +60,7 @@ def connected(url: str, *, make: bool = False) -> Engine:
 
 @contextmanager
 def begun(engine: Engine) -> Iterator[Connection]:
-    """A transaction. A database that does not answer is Unfinished."""
+    """A transaction. Unfinished if the database does not answer."""
     try:
         with engine.begin() as connection:
             yield connection
@@ -75,29 +75,29 @@ def begun(engine: Engine) -> Iterator[Connection]:
 def _parsed(url: str) -> URL:
     try:
         parsed = make_url(url)
-    except (ArgumentError, ValueError) as error:  # ValueError: a port that is no number
+    except (ArgumentError, ValueError) as error:  # ValueError: a port that is not a number
         raise UsageError(f"{address(url)!r} is not a metastore: {SUPPORTED}") from error
     if parsed.port is not None and not 0 < parsed.port < 1 << 16:
         raise UsageError(f"{address(url)!r} is not a metastore: invalid port {parsed.port}")
-    if url.partition("?")[0].count("@") > 1:  # where the password ends would be a guess, and the rest of it shown
+    if url.partition("?")[0].count("@") > 1:  # where the password ends would be a guess, and its rest would be shown
         raise UsageError(f"{address(url)!r} is not a metastore: write @ in a name or password as %40")
     return parsed
 
 
 def _where(engine: Engine) -> str:
-    """What an engine is connected to, as it may be shown."""
+    """What an engine is connected to, without secrets."""
     shown = engine.url.set(drivername=engine.url.get_backend_name()).render_as_string(hide_password=True)
     return address(shown)
 
 
 def file_of(url: str) -> Path | None:
-    """As `sqlite_file`, of what is not connected yet."""
+    """As `sqlite_file`, before a connection exists."""
     parsed = _parsed(url)
     return _sqlite_file(parsed) if parsed.get_backend_name() == "sqlite" else None
 
 
 def sqlite_file(engine: Engine) -> Path | None:
-    """Where a metastore's file is, links followed; None: it is on a server, or in memory."""
+    """The metastore's file, with links resolved; None if it is on a server, or in memory."""
     return _sqlite_file(engine.url) if engine.dialect.name == "sqlite" else None
 
 
@@ -117,12 +117,12 @@ def _expect_one_file(file: Path, url: str) -> None:
 
 
 def _open_sqlite(file: Path) -> sqlite3.Connection:
-    """Of a file that was moved away meanwhile no empty one is made."""
+    """If the file was moved away meanwhile, no empty one is created."""
     return sqlite3.connect(f"{file.as_uri()}?mode=rw", uri=True, timeout=BUSY_SECONDS, check_same_thread=False)
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    """Waits for the write lock in short tries, so that a run that is given up ends."""
+    """Waits for the write lock in short tries, so that a run that is stopped can end."""
     raw: Any = connection.connection.dbapi_connection
     deadline = time.monotonic() + BUSY_SECONDS
     raw.execute(f"PRAGMA busy_timeout = {round(min(BUSY_TRY_SECONDS, BUSY_SECONDS) * 1000)}")
@@ -140,7 +140,7 @@ def _begin_sqlite(connection: Connection) -> None:
 
 
 def _is_busy(error: OperationalError) -> bool:
-    """The low byte: SQLite tells reasons in the others."""
+    """Compares the low byte; SQLite gives details in the others."""
     return getattr(error.orig, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
 
 

@@ -1,8 +1,8 @@
 """The queue: the most urgent partitions that are due and free, and those to be leveled, from the indexes of their rows.
 
-An index knows when a partition may be due, not whether it is (`scheduling.QueueKeys`): it offers a few, the exact rule decides
-about these. On PostgreSQL what another is taking at this moment is skipped and not waited for; SQLite lets in one at a time.
-Works inside a transaction of the metastore's.
+An index knows when a partition may be due, not whether it is (`scheduling.QueueKeys`). So it offers a few, and the exact rule
+decides about these. On PostgreSQL, partitions that another worker is taking at this moment are skipped without waiting; SQLite
+admits one writer at a time. Works inside a transaction of the metastore's.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from headstone.log.topic_partition import TopicPartition
 def most_urgent(
     connection: Connection, *, limit: int, now_ms: int
 ) -> tuple[list[PartitionUrgency], list[PartitionUrgency]]:
-    """At most `limit` that are due, most urgent first, the rows of their leases locked; and requested ones that are not due."""
+    """At most `limit` that are due, most urgent first, with their leases' rows locked; and requested ones that are not due."""
     chosen: dict[int, PartitionUrgency] = {}
     idle: list[PartitionUrgency] = []
     seen: set[int] = set()
@@ -30,7 +30,7 @@ def most_urgent(
     for offer in _offers(now_ms):
         size = 0
         while len(chosen) < limit:
-            # As many as are wanted, which leaves the others to others; more and more where many are not due after all.
+            # As many as are wanted, to leave the others to other workers; then more and more if many are not due after all.
             size = max(limit - len(chosen), 2 * size)
             rows = _offered(connection, offer, seen, size)
             for each in judged(connection, rows, now_ms=now_ms):
@@ -75,10 +75,10 @@ def _offered(connection: Connection, offer: Any, seen: set[int], limit: int) -> 
 
 
 def _look_later(connection: Connection, young: Sequence[int], now_ms: int) -> None:
-    """What is too young is not offered again before it is older, whoever asks how often.
+    """Partitions whose dirt is too young are not offered again before it is old enough, however often workers ask.
 
-    Judged again under the locks of the partitions: what is committed from here on puts it back. Those that somebody else has
-    locked are left as they are, and offered once more."""
+    Judged again under the partitions' locks: a later commit puts the partition back. Partitions locked by others stay as they
+    are and are offered once more."""
     partitions = schema.partitions
     named = select(schema.topics.c.name, partitions).join_from(partitions, schema.topics)
     for some in chunks(sorted(young)):
@@ -92,7 +92,7 @@ def _look_later(connection: Connection, young: Sequence[int], now_ms: int) -> No
 
 
 def unleveled(connection: Connection, limit: int) -> dict[TopicPartition, int]:
-    """What has come since somebody looked for small extents, in bytes, where that is enough for another look; most first."""
+    """Bytes that have come since the last look for small extents, where they are enough for another look; most first."""
     columns = schema.partitions.c
     query = (
         select(schema.topics.c.name, columns.number, columns.unleveled_bytes)

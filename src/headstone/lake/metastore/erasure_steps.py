@@ -1,6 +1,6 @@
-"""The steps of erasures, and what becomes of them by what others commit: a topic that is dropped, a key that comes in again.
+"""The steps of erasures, and how commits change them: a topic is dropped, or an erased key comes in again.
 
-Inside the transaction of whoever commits that. What is asked for, and done, is in `erasures`.
+Works inside the transaction of that commit. Requests and progress are in `erasures`.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ VALUES_GONE = "values are gone"
 KEY_REMOVED = "key has left the log"
 ERASED = "erased"
 STEPS = (REQUESTED, VALUES_REMOVED, VALUES_GONE, KEY_REMOVED, ERASED)
-"""In this order. Whatever has left the log is in objects at which nobody points, until these are collected."""
+"""In this order. Data that has left the log is still in unreferenced objects until these are collected."""
 WHOLE = "*"
-"""Instead of a digest: all of a topic that was dropped. `requested`, `OBJECTS_REMOVED`, `erased`."""
+"""In place of a digest: all of a dropped topic. Its steps are `requested`, `OBJECTS_REMOVED`, `erased`."""
 OBJECTS_REMOVED = "has left the objects in use"
 TOPIC_DROPPED = "topic dropped"
-"""Of a key whose topic was dropped before it was erased: it is, when all of the topic is."""
+"""For a key whose topic was dropped before the key was erased: it is erased when the whole topic is."""
 NEVER_SEEN = "never seen here"
-"""Instead of erased: from when it was asked for to the end no record of the key was found."""
+"""In place of erased: no record of the key was found between the request and the end."""
 CAME_AGAIN = "came in again"
-"""After it was erased. Whoever wants it erased asks again."""
+"""After it was erased. Erasing it again needs a new request."""
 CAME_LATER = "came in later"
-"""After no record of it had been found, here or in the topic that was dropped. Whoever wants it erased asks again."""
+"""After no record of it had been found, here or in the dropped topic. Erasing it needs a new request."""
 CLOSED = (ERASED, NEVER_SEEN, CAME_AGAIN, CAME_LATER)
 WHEN_IT_COMES = {KEY_REMOVED: REQUESTED, ERASED: CAME_AGAIN, NEVER_SEEN: CAME_LATER}
-"""The step of an erasure when a record of its key is committed; every other step stays."""
+"""The step of an erasure after a record of its key is committed; every other step stays."""
 
 
 def request_drop(connection: Connection, topic: str, *, deadline_ms: int, moment_ms: int) -> None:
-    """Of a topic that is dropped in this transaction, keys that were to be erased included: the earliest deadline counts."""
+    """For a topic that this transaction drops, with its keys that were still to be erased: the earliest deadline counts."""
     table = schema.erasures
     left = connection.execute(
         select(table).where(table.c.topic == topic, table.c.step.not_in(CLOSED)).with_for_update()
@@ -55,8 +55,8 @@ def request_drop(connection: Connection, topic: str, *, deadline_ms: int, moment
 
 
 def come_again(connection: Connection, topic: str, digests: Collection[str], moment_ms: int) -> None:
-    """Records of these keys are committed in this transaction. They are seen from now on, even if nobody looks while they are
-    there; and who has looked for them before, and found none, looks again."""
+    """This transaction commits records of these keys. They count as seen from now on, even if no job looks while they are
+    there. A job that looked before and found none has to look again."""
     table = schema.erasures
     state = {"step_ms": moment_ms, "not_before_ms": 0, "waits_for": ""}
     for some in chunks(sorted(digests)):
@@ -68,6 +68,6 @@ def come_again(connection: Connection, topic: str, digests: Collection[str], mom
         connection.execute(update(table).where(new_in_dropped).values(step=CAME_LATER, **state))
         for step, next_step in WHEN_IT_COMES.items():
             connection.execute(update(table).where(named, table.c.step == step).values(step=next_step, **state))
-        # Whoever has looked before this commit, and found none, is at an older step now, and changes nothing.
+        # A job that looked before this commit, and found none, has an older step now, so its update changes nothing.
         connection.execute(update(table).where(named, ~table.c.seen).values(seen=True, step_ms=moment_ms))
         note(connection, [erasure_change(row) for row in connection.execute(select(table).where(named)).all()])

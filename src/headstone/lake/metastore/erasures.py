@@ -1,9 +1,8 @@
-"""Erasures that somebody asked for: which key, by when, how far each one is, and what it waits for.
+"""Requested erasures: which key, by when, how far each one is, and what it waits for.
 
-A topic that is dropped is an erasure of all of it, under its name and `WHOLE`; one that is made again under the same name has
-nothing to do with it. A key is remembered as its digest under the lake's secret. Which steps there are is in
-`erasure_steps`; which one comes next, and what is done for it, is the job's (`lake/jobs/erasure`). What is asked for, and each
-step, is told to the journal: a metastore that is rebuilt knows of them.
+Dropping a topic is an erasure of all of it, under its name and `WHOLE`; a new topic with the same name is not affected. A key
+is stored as its digest under the lake's secret. The steps are in `erasure_steps`; the job decides which one comes next and does
+the work (`lake/jobs/erasure`). Each request and each step goes to the journal, so that a rebuilt metastore knows them.
 """
 
 from __future__ import annotations
@@ -36,25 +35,27 @@ from headstone.lake.metastore.rows import chunks
 from headstone.units import HOUR_MS
 
 RETRY_MS = 600_000
-"""After which a worker looks again for what nobody can tell the time of: a deletion in Kafka, a hold that is released."""
+"""When a worker looks again while it waits for something without a known time: a deletion in Kafka, a hold to be released."""
 RETRY_MS_MAX = 6 * HOUR_MS
 """For a deletion that does not come: every look reads the lists of keys of the whole topic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Erasure:
+    """One row: a key of a topic by its digest, or a whole dropped topic (`WHOLE`)."""
+
     topic: str
     key_digest: str
     requested_ms: int
     deadline_ms: int
     step: str
     step_ms: int
-    """When the step was done."""
+    """When the last step was done."""
     not_before_ms: int
-    """Until then there is nothing to do."""
+    """Nothing to do before this time."""
     waits_for: str
     seen: bool
-    """A record of the key was found since it was asked for, or it was erased here before."""
+    """A record of the key was found since the request, or the key was erased here before."""
 
     @property
     def is_open(self) -> bool:
@@ -66,13 +67,15 @@ class Erasure:
 
 
 class Erasures:
+    """The requested erasures of one lake."""
+
     def __init__(self, metastore: Metastore) -> None:
         self._metastore = metastore
 
     def request(self, topic: str, digests: Collection[str], *, deadline_ms: int, now_ms: int) -> None:
-        """One that is under way stays so, and the earlier deadline counts; one that is done begins anew.
+        """An erasure under way goes on, with the earlier deadline; a finished one begins anew.
 
-        requested_ms is of the last time: whoever is looking for the key just now has not looked at what came since."""
+        requested_ms is of the last request: a job that is already looking for the key has not seen what came since."""
         with self._metastore.transaction() as connection:
             moment_ms = self._metastore.moment(connection, now_ms)
             fresh = {
@@ -93,7 +96,7 @@ class Erasures:
             return [Erasure(**row._mapping) for row in rows]
 
     def open_topics(self, *, now_ms: int) -> list[str]:
-        """Of those that have something to do now."""
+        """Topics with something to do now."""
         table = schema.erasures
         with self._metastore.transaction() as connection:
             moment_ms = self._metastore.moment(connection, now_ms)
@@ -104,7 +107,7 @@ class Erasures:
         return [erasure for erasure in self.all() if erasure.topic == topic]
 
     def open_of(self, topic: str) -> list[Erasure]:
-        """Of its keys, that are to be looked for: not of a topic of this name that was dropped."""
+        """Erasures of the topic's keys that still have to be looked for; not those of a dropped topic with this name."""
         passed = (*CLOSED, TOPIC_DROPPED)
         return [erasure for erasure in self.of(topic) if not erasure.is_whole and erasure.step not in passed]
 
@@ -112,18 +115,18 @@ class Erasures:
         return next((erasure for erasure in self.of(topic) if erasure.is_whole and erasure.is_open), None)
 
     def open_drops(self) -> list[str]:
-        """Topics that were dropped, and of which something may be left."""
+        """Dropped topics that may not be completely erased yet."""
         return [erasure.topic for erasure in self.all() if erasure.is_whole and erasure.is_open]
 
     def digests_of(self, topic: str) -> list[str]:
-        """Of keys that were ever to be erased."""
+        """Digests of all keys for which an erasure was ever requested."""
         table = schema.erasures
         query = select(table.c.key_digest).where(table.c.topic == topic, table.c.key_digest != WHOLE)
         with self._metastore.transaction() as connection:
             return list(connection.scalars(query.order_by(table.c.key_digest)))
 
     def saw(self, topic: str, digests: Collection[str]) -> None:
-        """A record of these keys was found."""
+        """A record of each of these keys was found."""
         table, changes = schema.erasures, list[Any]()
         with self._metastore.transaction() as connection:
             for some in chunks(sorted(digests)):
@@ -134,10 +137,10 @@ class Erasures:
             note(connection, [erasure_change(row) for row in changes])
 
     def advance(self, steps: Sequence[tuple[Erasure, str]], *, now_ms: int) -> int:
-        """How many were done; of the others another worker was faster, and nothing of them is changed.
+        """Returns how many steps were done. Where another worker was faster, nothing changes.
 
-        A key that nobody has seen is not erased, but was never seen.
-        All in one transaction, with one entry of the journal: a thousand keys are not a thousand objects."""
+        A key that was never seen ends as `NEVER_SEEN`, not as erased. All in one transaction with one journal entry: a thousand
+        keys are not a thousand objects."""
         with self._metastore.transaction() as connection:
             moment_ms = self._metastore.moment(connection, now_ms)
             done: list[Erasure] = []
@@ -163,7 +166,7 @@ class Erasures:
 
     def unused_objects(self) -> UnusedObjects:
         columns = schema.objects.c
-        # One that was never committed has no size: an orphan, which is known since it was found, and may hold what is older.
+        # Without a size it was never committed: an orphan, known only since it was found, which may hold older data.
         orphan = (columns.state == UNREFERENCED) & (columns.size == 0)
         old = columns.state.in_([UNREFERENCED, REGISTERED]) & ~orphan
         # A long job renews what it has registered, and may have uploaded since: what it has read is as old as ever.
@@ -177,7 +180,7 @@ class Erasures:
 
 
 def drop(metastore: Metastore, topic: str, *, now_ms: Moment | None, deadline_ms: int) -> int:
-    """A topic is forgotten, and all of it is to be erased; how many objects nobody points at any more."""
+    """Forgets a topic and requests the erasure of all of it. Returns how many objects became unreferenced."""
     partitions = schema.partitions
     with metastore.transaction() as connection:
         topic_id = connection.execute(select(schema.topics.c.topic_id).where(schema.topics.c.name == topic)).scalar()
@@ -207,7 +210,7 @@ def _unreferenced(connection: Connection) -> int:
 
 
 def _requested(connection: Connection, fresh: Mapping[str, object], digests: Sequence[str]) -> list[Any]:
-    """The rows of these keys as they are now. `fresh`: of one that was not under way."""
+    """The current rows of these keys. `fresh`: values for keys that have no erasure under way."""
     table = schema.erasures
     chosen = (table.c.topic == fresh["topic"]) & table.c.key_digest.in_(digests)
     seen = set(connection.scalars(select(table.c.key_digest).where(chosen, table.c.seen)))
@@ -224,20 +227,20 @@ def _requested(connection: Connection, fresh: Mapping[str, object], digests: Seq
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnusedObjects:
-    """Objects that nobody points at, and uploads that are on their way: since when, and how many of which nobody knows."""
+    """Unreferenced objects and uploads under way, with the time since when; `always` counts those without a known time."""
 
     always: int
     changed_ms: tuple[int, ...]
     """In order."""
 
     def since(self, moment_ms: int) -> int:
-        """Those that were so by then: what is left of them."""
+        """How many may hold data from `moment_ms` or earlier."""
         return self.always + bisect_right(self.changed_ms, moment_ms)
 
 
 def _same(erasures: Sequence[Erasure]) -> Iterator[ColumnElement[bool]]:
-    """Their rows, as long as they are at the same step, done at the same time, and were not asked for again: one that has
-    begun again is another.
+    """Conditions for their rows, provided that step, its time and the request are unchanged: an erasure that has begun again is
+    another one.
 
     In chunks, each of which locks its rows in one order."""
     columns, by_step = schema.erasures.c, dict[tuple[str, str, int, int], list[str]]()
@@ -253,9 +256,9 @@ def _same(erasures: Sequence[Erasure]) -> Iterator[ColumnElement[bool]]:
 
 
 def patience_ms(erasure: Erasure, now_ms: int) -> int:
-    """Until the next look for a deletion in Kafka: as long as it was waited for so far, so twice as long each time.
+    """Until the next look for a deletion in Kafka: as long as it has waited so far, so the wait doubles each time.
 
-    Up to a quarter of a day, and up to an eighth of what is left before the deadline. Whoever asks again starts anew."""
+    At least RETRY_MS; at most six hours and an eighth of the time left before the deadline. A new request starts anew."""
     waited_ms, left_ms = now_ms - max(erasure.requested_ms, erasure.step_ms), erasure.deadline_ms - now_ms
     longest_ms = min(RETRY_MS_MAX, left_ms // 8) if left_ms > 0 else RETRY_MS_MAX
     return max(RETRY_MS, min(waited_ms, longest_ms))

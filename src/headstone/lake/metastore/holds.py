@@ -1,7 +1,7 @@
-"""Readers that ask for time: tombstones which they have not passed yet stay until they have, or until the hold expires.
+"""Readers that ask for time: tombstones that they have not passed stay until they have, or until the hold expires.
 
 A reader that builds its own table from the lake, or resumes one, needs every deletion of what it has already seen. Without a
-hold it has `delete.retention.ms`, like a consumer of Kafka's.
+hold it has `delete.retention.ms`, like a Kafka consumer.
 """
 
 from __future__ import annotations
@@ -27,14 +27,16 @@ class Hold:
 
 
 class Holds:
+    """The readers' holds of one lake."""
+
     def __init__(self, metastore: Metastore) -> None:
         self._metastore = metastore
 
     def hold(self, reader: str, topic_partition: TopicPartition, held_from: int, *, expires_ms: int) -> None:
-        """Takes the place of the reader's last hold on the partition: as it reads on, it holds less."""
+        """Replaces the reader's last hold on the partition: as it reads on, it holds less."""
         columns = schema.holds.c
         with self._metastore.transaction() as connection:
-            # Under the lock that commits take: what is committed from here on has seen the hold.
+            # Under the lock that commits take: every later commit sees the hold.
             partition_id, _ = located(connection, topic_partition, lock=True)
             last_hold = (columns.reader == reader) & (columns.partition_id == partition_id)
             connection.execute(delete(schema.holds).where(last_hold))
@@ -42,18 +44,18 @@ class Holds:
             connection.execute(insert(schema.holds).values(**row))
 
     def release(self, reader: str) -> int:
-        """All of a reader's holds; how many there were."""
+        """Releases all holds of a reader; returns their number."""
         with self._metastore.transaction() as connection:
             return connection.execute(delete(schema.holds).where(schema.holds.c.reader == reader)).rowcount
 
     def forget(self, *, expired_by_ms: int) -> int:
-        """Those that had expired by then, whoever held them; how many there were."""
+        """Removes expired holds of all readers; returns their number."""
         expired = schema.holds.c.expires_ms <= expired_by_ms
         with self._metastore.transaction() as connection:
             return connection.execute(delete(schema.holds).where(expired)).rowcount
 
     def lowest(self, *, now_ms: int) -> dict[TopicPartition, int]:
-        """Of each partition on which there is a hold: tombstones from this offset on stay."""
+        """For each partition with a hold: tombstones from this offset on stay."""
         lowest: dict[TopicPartition, int] = {}
         for hold in self.all(now_ms=now_ms):
             lowest[hold.partition] = min(hold.held_from, lowest.get(hold.partition, hold.held_from))
@@ -76,7 +78,7 @@ class Holds:
 def hold_from(
     metastore: Metastore, reader: str, partitions: Sequence[TopicPartition], offset: int, *, for_ms: int
 ) -> int:  # fmt: skip
-    """All of these, or none if one of them ends before the offset; until when."""
+    """Holds all of these from the offset on, or none if one of them ends before it. Returns until when."""
     for name, end in metastore.next_offsets(partitions).items():
         if offset > end:
             raise UsageError(

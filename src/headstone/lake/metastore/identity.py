@@ -1,14 +1,14 @@
 """Which metastore is the lake's: a copy that works on the same objects is noticed before it changes any.
 
-Two metastores of one store delete each other's objects, each of them rightly by its own rows. Three things tell them apart.
-The metastore remembers its **place**: which file or database it is, and which directory its objects are in. A copy is another
-file or database over the same objects, and is refused; a directory that was moved, or copied with its objects, is another place
-with objects of its own, and goes on. Metastore and store share a **token**, which is changed whenever a copy becomes a lake of
-its own or takes over a store: whoever has an older one is refused when it opens the lake. Taking over is told to the
-**journal**, so that whoever had opened the lake before is refused, too (`journal.SetBack`).
+Two metastores of one store delete each other's objects, each correctly by its own rows. Three things tell them apart. The
+metastore remembers its **place**: which file or database it is, and which directory its objects are in. A copy is another file
+or database over the same objects, and is refused. A directory that was moved, or copied with its objects, is another place with
+objects of its own, and continues. Metastore and store share a **token**, which changes whenever a copy becomes a lake of its
+own or takes over a store: a metastore with an older token is refused when it opens the lake. Taking over also goes to the
+**journal**, so that processes that had opened the lake before are refused too (`journal.SetBack`).
 
-Not seen here: clones of whole machines or database servers, which are the same in every respect. The first of them that commits
-has the next number of the journal, and the others are refused from then on.
+Not detected here: clones of whole machines or database servers, which are the same in every respect. The first of them to
+commit takes the next number of the journal, and the others are refused from then on.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ class Copied(UsageError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """What a metastore and its objects are on their disks, or on their server. A store elsewhere says nothing of itself."""
+    """What a metastore and its objects are on their disks, or on their server. A remote store says nothing about itself."""
 
     metastore: Facts
     store: Facts
 
     @classmethod
     def of_row(cls, content: str) -> Place:
-        """None of it is known of a lake that nobody has opened so far."""
+        """Empty for a lake that was never opened."""
         return cls(**json.loads(content)) if content else cls(metastore={}, store={})
 
     def content(self) -> str:
@@ -61,10 +61,10 @@ class Place:
 
 
 def is_copy(before: Place, now: Place, *, shared_with_original: bool) -> bool:
-    """Whether the metastore is another file or database than it was, over the objects that it had.
+    """Whether the metastore is another file or database than before, over the same objects.
 
-    `shared_with_original`: where it was before, there still is one, with the same objects. A file keeps its inode when it is
-    moved; one that lies where it always did, on the same machine, was put back there from a backup."""
+    `shared_with_original`: its former place still has a metastore with the same objects. A file keeps its inode when it is
+    moved. A file with a new inode at the old path on the same machine was restored from a backup."""
     if not before.metastore or _changed(before.store, now.store, "inode"):
         return False
     if "database" in now.metastore:
@@ -80,19 +80,19 @@ def is_copy(before: Place, now: Place, *, shared_with_original: bool) -> bool:
 
 
 def is_whole_copy(before: Place, now: Place) -> bool:
-    """Metastore and objects are others than before: a lake of its own from now on, and it may be the second of its id."""
+    """Both metastore and objects are others than before: a separate lake from now on, perhaps the second with its id."""
     return bool(before.metastore) and _changed(before.store, now.store, "inode")
 
 
 def _changed(before: Facts, now: Facts, name: str) -> bool:
-    """As far as both tell."""
+    """Whether both have the fact and it differs."""
     return bool(before.get(name)) and bool(now.get(name)) and before[name] != now[name]
 
 
 def expect_own(metastore: Metastore, store: Store, *, mends: bool = False) -> None:
-    """Copied if the objects are, or may be, another metastore's. One that was moved is known by its new place from now on.
+    """Copied if the objects are, or may be, another metastore's. A moved metastore is known by its new place from now on.
 
-    CorruptLog if the store's word for it is damaged; `mends`: it is written again."""
+    CorruptLog if the store's owner object is damaged; `mends` writes it again instead."""
     with metastore.transaction() as connection:
         row = connection.execute(select(schema.lakes)).one()
         now = _place(connection, metastore, store, row.lake_id)
@@ -101,7 +101,7 @@ def expect_own(metastore: Metastore, store: Store, *, mends: bool = False) -> No
         return
     with (
         metastore.transaction() as connection
-    ):  # what is written to the store is written behind this lock: no token is lost
+    ):  # what is written to the store is written under this lock: no token is lost
         row = connection.execute(select(schema.lakes).with_for_update()).one()
         values = _settled(row, now, metastore, store, mends=mends)
         if values:
@@ -110,7 +110,7 @@ def expect_own(metastore: Metastore, store: Store, *, mends: bool = False) -> No
 
 
 def _settled(row: Any, now: Place, metastore: Metastore, store: Store, *, mends: bool) -> dict[str, str]:
-    """What a metastore knows of itself from now on that is where it was not before; or Copied."""
+    """The values to store in a metastore whose place has changed; or raises Copied."""
     before, (owner, damage) = Place.of_row(row.place), _owner_or_damage(store, row.lake_id)
     if owner and owner["token"] not in (row.token, row.token_before):
         raise Copied(
@@ -132,9 +132,9 @@ def _settled(row: Any, now: Place, metastore: Metastore, store: Store, *, mends:
 
 
 def adopt(metastore: Metastore, store: Store) -> None:
-    """From now on the store is this metastore's, wherever it came from, and every copy of it is refused.
+    """Makes the store this metastore's, wherever it came from; every copy of it is refused from now on.
 
-    Whoever calls this has made sure that the journal has nothing that the metastore does not know."""
+    The caller has made sure that the journal has nothing that the metastore lacks."""
     token = str(uuid.uuid4())
     with metastore.transaction() as connection:
         row = connection.execute(select(schema.lakes).with_for_update()).one()
@@ -147,7 +147,7 @@ def adopt(metastore: Metastore, store: Store) -> None:
 
 
 def _own(metastore: Metastore, store: Store, token: str) -> None:
-    """The store is told last: a crash before leaves the token of before in it, which counts until then."""
+    """The store is written last: after a crash before that it has the former token, which counts until then."""
     with metastore.transaction() as connection:
         row = connection.execute(select(schema.lakes)).one()
     place = described(Place.of_row(row.place))
@@ -157,7 +157,7 @@ def _own(metastore: Metastore, store: Store, token: str) -> None:
 
 
 def owner_of(store: Store, lake_id: str) -> Facts | None:
-    """What the store says of its metastore; None if it says nothing, as before a lake is opened for the first time."""
+    """What the store says about its metastore; None if nothing, as before a lake is first opened."""
     try:
         return unsealed(store, OWNER, lake_id, advice=WRITE_AGAIN).header
     except MissingObject:
@@ -165,7 +165,7 @@ def owner_of(store: Store, lake_id: str) -> Facts | None:
 
 
 def _owner_or_damage(store: Store, lake_id: str) -> tuple[Facts | None, CorruptLog | None]:
-    """Whether the metastore is a copy is asked first: it may not mend."""
+    """The damage is returned, not raised, because the check for a copy comes first: a copy may not mend."""
     try:
         return owner_of(store, lake_id), None
     except CorruptLog as damage:
@@ -196,8 +196,7 @@ def _metastore_facts(connection: Connection, metastore: Metastore, lake_id: str)
 
 
 def _database_facts(connection: Connection) -> Facts:
-    """A database that was dumped and restored has another oid; a server of its own another identifier, which not every role
-    may ask for."""
+    """A restored dump has another oid, another server another identifier. Not every role may ask for the latter."""
     own: Any = connection.execute(text("SELECT oid, datname FROM pg_database WHERE datname = current_database()")).one()
     facts = {"database": str(own.oid), "name": str(own.datname)}
     if connection.execute(text("SELECT has_function_privilege('pg_control_system()', 'EXECUTE')")).scalar_one():
@@ -207,7 +206,7 @@ def _database_facts(connection: Connection) -> Facts:
 
 
 def _machine(lake_id: str) -> str:
-    """Tells one machine from another, and nothing else: the id itself is for nobody to know. Empty where there is none."""
+    """Tells one machine from another without revealing its id. Empty if it has none."""
     try:
         machine = MACHINE.read_text().strip()
     except OSError:

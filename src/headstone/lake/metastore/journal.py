@@ -1,21 +1,21 @@
-"""The journal: what every commit has changed, told to the store, so that a metastore that was lost can be made again.
+"""The journal: what every commit has changed, written to the store, so that a lost metastore can be rebuilt.
 
-An object's own index tells what is in it, and not whether a commit has ever used it: what a refused compaction has uploaded
-looks like what a successful one has, and may lack a tombstone whose victims are still served. So every change is noted in the
-metastore by the transaction that makes it (`notes`), and written to the store right behind it, under the next number
-(`record`). Numbers have no gaps and are written once: whoever finds the next one taken by entries that it does not know works
-with a metastore that was set back in time. Nothing here decides what may change.
+An object's own index tells what is in it, but not whether a commit ever used it: the upload of a refused compaction looks like
+that of a successful one, and may lack a tombstone whose victims are still served. So the transaction that makes a change also
+notes it in the metastore (`notes`), and the note is written to the store right after it, under the next number (`record`).
+Numbers have no gaps and are written once. A metastore that finds the next number taken by entries that it does not know was set
+back in time. Nothing here decides what may change.
 
-Of one partition the entries are in the order of its commits: they are noted under its lock, and all that wait are written, the
-oldest first. A crash between commit and store leaves them waiting for the next who commits, or for `gc`, which deletes nothing
-before all is written.
+A partition's entries are in the order of its commits: they are noted under its lock, and all waiting notes are written oldest
+first. After a crash between commit and store they wait for the next commit, or for `gc`, which deletes nothing before all are
+written.
 
-Every object is sealed (`seals`); an entry repeats that of the one before, a base those of
-its parts; which entry is the newest, `journal-end/<number>` tells. So one that was changed, exchanged or lost is named, and
-nothing is made of what is left.
+Every object is sealed (`seals`). An entry repeats the seal of the one before, a base the seals of its parts;
+`journal-end/<number>` tells which entry is the newest. So a changed, exchanged or lost object is named, and nothing is rebuilt
+from the rest.
 
-What many entries come to is a base (`folding`): a number, and parts that hold what all entries up to it have made. Entries up
-to the number of the newest base may be gone, so whoever is at an older number is refused by the base instead.
+A base sums up many entries (`folding`): a number, and parts with the result of all entries up to it. Entries up to the number
+of the newest base may be gone, so a metastore at an older number is refused because of the base.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ from headstone.storage.stores import MissingObject, Store
 ENTRIES_PER_OBJECT = 1000
 READS_AT_ONCE = 16
 READS_AHEAD = 1000
-"""Objects that are in memory before they are used."""
+"""Objects that may be in memory before they are used."""
 KINDS = {"partition", "topic", "epochs", "erasure", "lost", "adopted"}
-"""Of changes: each has one of these names."""
+"""Every change has one of these names."""
 PUT_BACK = (
     "restore it from a backup or from the bucket's version history; if the metastore is intact, `headstone lake mend LAKE "
     "--apply` rewrites the journal from it"
@@ -64,11 +64,11 @@ PUT_BACK = (
 
 
 class SetBack(UsageError):
-    """The store knows of commits that the metastore does not: it is of an earlier time, or another copy of it is at work."""
+    """The store knows commits that the metastore does not: it is of an earlier time, or another copy of it is at work."""
 
 
 class Strangers(UsageError):
-    """By their names objects tell of commits that the metastore does not know, and not by their content: whose are they?"""
+    """Objects tell of commits that the metastore does not know by their names, but not by their content: whose are they?"""
 
 
 class End(NamedTuple):
@@ -83,7 +83,7 @@ NO_ENTRY = End(0, "")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One thing that changed. `token` tells it from every other entry of any history."""
+    """One change. `token` tells it from every other entry of any history."""
 
     token: str
     change: Mapping[str, Any]
@@ -94,7 +94,7 @@ def extent_of_entry(fields: Mapping[str, Any]) -> Extent:
 
 
 def record(metastore: Metastore, store: Store) -> None:
-    """All that waits, and what somebody else has written and not crossed out. SetBack if the store is ahead of us."""
+    """Writes all that waits; takes over what others wrote and did not cross out. SetBack if the store is ahead of us."""
     while True:
         end, waiting = _waiting(metastore)
         if not waiting:
@@ -103,7 +103,7 @@ def record(metastore: Metastore, store: Store) -> None:
 
 
 def record_nothing(metastore: Metastore, store: Store) -> None:
-    """An entry without changes: a number behind all that the store was told of."""
+    """Writes an entry without changes: its number is above everything that the store was told."""
     record(metastore, store)
     _write(metastore, store, _waiting(metastore)[0], [])
 
@@ -121,10 +121,10 @@ def _write(metastore: Metastore, store: Store, end: End, waiting: Sequence[Entry
 
 
 def expect_current(metastore: Metastore, store: Store, *, damaged: bool = False) -> None:
-    """Some small questions: nobody has written the next number, or it was one of us who has not crossed it out; the newest one
-    that is told of is not another one under our number; and the store is not of an earlier time than the metastore.
+    """A few small checks. Nobody has written the next number, or one of us did and has not crossed it out. The newest number
+    told is ours, with our entry. And the store is not of an earlier time than the metastore.
 
-    `damaged`: it may be, for whoever checks or mends the lake, and Strangers may be beside it."""
+    `damaged`: for callers that check or mend the lake; damage and Strangers are then allowed."""
     with suppress(*((Strangers, CorruptLog) if damaged else ())):  # CorruptLog: of the next number
         _expect_current(metastore, store, damaged=damaged)
 
@@ -134,7 +134,7 @@ def _expect_current(metastore: Metastore, store: Store, *, damaged: bool) -> Non
         end, _ = _waiting(metastore)
         number = end.number
         newest, strange = _told_if_whole(store, metastore.lake_id, number)
-        # In this order: the next number may be folded and deleted in between, and the base is there before that.
+        # In this order: the next number may be folded and deleted in between, but its base is there before that.
         is_taken = store.has(object_of(number + 1))
         if base_number(store) > number or newest.number > number + 1:
             _refuse_older(metastore, store, number)
@@ -158,13 +158,13 @@ def _expect_current(metastore: Metastore, store: Store, *, damaged: bool) -> Non
 
 
 def is_of_earlier_time(metastore: Metastore, store: Store) -> bool:
-    """Whether the store lacks what the metastore has told it, and what would tell that this is lost."""
+    """Whether the store lacks the newest entry of the metastore, and the end that would tell that only the entry is lost."""
     number = _waiting(metastore, limit=1)[0].number
     return _told_if_whole(store, metastore.lake_id, number)[0].number < number and not _has_entry(store, number)
 
 
 def _has_entry(store: Store, number: int) -> bool:
-    """Or what it was folded into, which is there before it is deleted."""
+    """Whether the entry is there, or the base that it was folded into, which is written before the entry is deleted."""
     return store.has(object_of(number)) or base_number(store) >= number
 
 
@@ -177,7 +177,7 @@ def another_history(store: Store, number: int) -> SetBack:
 
 
 def _refuse_older(metastore: Metastore, store: Store, number: int) -> None:
-    """The store is ahead of the number that we had: is the metastore, too, by now?"""
+    """The store is ahead of the number that we had. Returns if the metastore has caught up by now, otherwise raises."""
     if _waiting(metastore, limit=1)[0].number > number:
         return
     if strange := _nothing_but_strangers(store, metastore.lake_id, number):
@@ -197,7 +197,7 @@ def strange_problem(number: int) -> str:
 
 
 def strangers(store: Store, lake_id: str, number: int) -> list[str]:
-    """What tells by its name, and not by its content, of commits behind a number: nothing is committed beside it."""
+    """Objects that tell of commits after `number` by their name but not by their content: we must not commit beside them."""
     names = [
         *_names_ahead(store, number, (BASES, ENDS)),
         *(path for path in [object_of(number + 1)] if store.has(path)),
@@ -206,16 +206,16 @@ def strangers(store: Store, lake_id: str, number: int) -> list[str]:
 
 
 def foreign_entries(store: Store, lake_id: str, number: int) -> list[str]:
-    """Entries by their names that nobody asks for, so far behind a number are they, and are none by their content."""
+    """Names of entries too far above `number` to be looked at, without the content of entries."""
     return [path for path in _names_ahead(store, number + 1, (FOLDER,)) if not _is_whole(store, path, lake_id)]
 
 
 def _nothing_but_strangers(store: Store, lake_id: str, number: int) -> list[str]:
-    """`strangers`, unless anything does tell of commits behind the number."""
+    """`strangers`, or nothing if a whole object does tell of commits after the number."""
     names = [
         *_names_ahead(store, number, (BASES, ENDS)),
         *_names_ahead(store, number + 1, (FOLDER,)),
-    ]  # the next may be ours
+    ]  # the next one may be ours
     if any(_is_whole(store, path, lake_id) for path in names):
         return []
     return strangers(store, lake_id, number)
@@ -229,7 +229,7 @@ def _names_ahead(store: Store, number: int, folders: Collection[str]) -> list[st
 def _is_whole(store: Store, path: str, lake_id: str) -> bool:
     try:
         opened(store, path, lake_id)
-    except MissingObject:  # it was, and is gone
+    except MissingObject:  # it was an entry and has been deleted
         return True
     except CorruptLog:
         return False
@@ -244,12 +244,12 @@ def _set_back(store: Store) -> SetBack:
 
 
 def _take_over(metastore: Metastore, store: Store, end: End) -> None:
-    """Whoever wrote the next number may be about to cross it out, or was killed: then we do. Else it is another history."""
+    """The writer of the next number may be about to cross it out, or was killed: then we do it. Else it is another history."""
     number = end.number
     try:
         page = opened(store, object_of(number + 1), metastore.lake_id)
         written = [entry.token for entry in entries_of(page)]
-    except MissingObject:  # folded since: whoever folds has a newer number, and so have we, or it is another copy
+    except MissingObject:  # folded since: the folder has a newer number, and so have we, unless it is another copy
         _refuse_older(metastore, store, number)
         return
     now, waiting = _waiting(metastore, limit=None)
@@ -267,7 +267,7 @@ def _take_over(metastore: Metastore, store: Store, end: End) -> None:
 
 
 def known_end(connection: Connection) -> End:
-    """What was written last, as far as the metastore knows."""
+    """The last entry written, as far as the metastore knows."""
     row = connection.execute(select(schema.lakes.c.journal_number, schema.lakes.c.journal_digest)).one()
     return End(int(row.journal_number), str(row.journal_digest))
 
@@ -278,7 +278,7 @@ def seen_end(metastore: Metastore) -> End:
 
 
 def knows_nothing(metastore: Metastore) -> bool:
-    """It was never told of anything: neither of an object nor of a change."""
+    """Whether it has never had an object or a change."""
     rows = (schema.journal.c.entry_id, schema.objects.c.object_id)
     with metastore.transaction() as connection:
         is_told = known_end(connection).number
@@ -286,7 +286,7 @@ def knows_nothing(metastore: Metastore) -> bool:
 
 
 def _waiting(metastore: Metastore, limit: int | None = ENTRIES_PER_OBJECT) -> tuple[End, list[Entry]]:
-    """Behind what was written last."""
+    """The last entry written, and the entries that wait to be written after it."""
     table = schema.journal
     with metastore.transaction(snapshot=True) as connection:
         rows = connection.execute(select(table).order_by(table.c.entry_id).limit(limit))
@@ -294,7 +294,7 @@ def _waiting(metastore: Metastore, limit: int | None = ENTRIES_PER_OBJECT) -> tu
 
 
 def _cross_out(metastore: Metastore, store: Store, end: End, tokens: Sequence[str]) -> None:
-    """The store is told first: nobody writes the next number before this one is known to be there."""
+    """Tells the store first: nobody writes the next number before this one is known to be there."""
     tell_end(store, metastore.lake_id, end)
     lakes, values = schema.lakes, {"journal_number": end.number, "journal_digest": end.digest}
     with metastore.transaction() as connection:
@@ -304,21 +304,21 @@ def _cross_out(metastore: Metastore, store: Store, end: End, tokens: Sequence[st
 
 
 def tell_end(store: Store, lake_id: str, end: End) -> None:
-    """By an object whose name is the number, so that whoever is late does not hide a higher one."""
+    """An object whose name is the number, so that a late writer does not hide a higher one."""
     store.put(end_of(end.number), sealed(lake_id, end_of(end.number), [], newest=end.digest))
     store.delete([end_of(end.number - 1)] if end.number else [])
 
 
 def told_end(store: Store, lake_id: str, *, last: int | None = None) -> End | None:
-    """The highest that is told; None if nothing is. A damaged one is a CorruptLog; but beyond the end of the journal (`last`),
-    which is told of before the next number is written, it is none of it if a lower one is whole."""
+    """The highest end that is told; None if there is none. CorruptLog if it is damaged. But an end is told before the next
+    number is written: so damage beyond `last`, the end of the journal, is ignored if a lower end is whole."""
     newest, damages = _told(store, lake_id)
     _expect_told(newest, damages, last)
     return newest
 
 
 def _told(store: Store, lake_id: str) -> tuple[End | None, dict[int, CorruptLog]]:
-    """The highest that is whole, and what is wrong with each that is higher."""
+    """The highest end that is whole, and the damage of each higher one."""
     damages = dict[int, CorruptLog]()
     for number in sorted(_numbers(store, ENDS), reverse=True):
         try:
@@ -335,8 +335,8 @@ def _expect_told(newest: End | None, damages: Mapping[int, CorruptLog], last: in
 
 
 def _told_if_whole(store: Store, lake_id: str, number: int) -> tuple[End, list[str]]:
-    """`told_end` for whoever goes on without: number -1 if nothing is told, no digest where it can't be read. And what is not
-    whole, and further ahead of a number than it could be told."""
+    """`told_end` for callers that go on without it: number -1 if nothing is told, an empty digest if it can't be read. Also
+    returns damaged ends that are further ahead of `number` than they could be."""
     strange = list[str]()
     for newest in sorted(_numbers(store, ENDS), reverse=True):
         try:
@@ -351,12 +351,12 @@ def _told_if_whole(store: Store, lake_id: str, number: int) -> tuple[End, list[s
 
 
 def content_of(lake_id: str, path: str, entries: Sequence[Entry], **header: object) -> bytes:
-    """Of an entry of the journal, or of a part of a base."""
+    """The content of an entry, or of a part of a base."""
     return sealed(lake_id, path, [{"token": entry.token, **entry.change} for entry in entries], **header)
 
 
 def opened(store: Store, path: str, lake_id: str) -> Page:
-    """CorruptLog if it is not what was written, or another object."""
+    """CorruptLog if it was changed, or is another object."""
     return unsealed(store, path, lake_id, advice=PUT_BACK)
 
 
@@ -367,17 +367,17 @@ def entries_of(page: Page) -> list[Entry]:
 
 
 def base_number(store: Store) -> int:
-    """Of the newest base; 0 if there is none."""
+    """Number of the newest base; 0 if there is none."""
     return max(_numbers(store, BASES), default=0)
 
 
 def _numbers(store: Store, folder: str) -> list[int]:
-    """Of the objects of the journal in a folder: what is not the lake's may lie there, too."""
+    """Numbers of the journal's objects in a folder, which may have other files too."""
     return [numbered(path) for path in store.list(folder) if is_journal_path(path)]
 
 
 def is_journal(store: Store, path: str, lake_id: str) -> bool:
-    """Whether an object is a part of the journal, by its name and by every line of it; or was, and is gone."""
+    """Whether an object is, or was until just now, part of the journal, by its name and every line of it."""
     folder = path.rpartition("/")[0]
     if not is_journal_path(path):
         return False
@@ -392,9 +392,9 @@ def is_journal(store: Store, path: str, lake_id: str) -> bool:
 
 
 def read_all(store: Store, lake_id: str, board: Board | None = None) -> Iterator[tuple[End, list[Entry]]]:
-    """The newest base, and the entries behind it. A number that is missing is an error: what it told cannot be guessed.
+    """The newest base, and the entries after it. A missing number is an error: what it told cannot be guessed.
 
-    So is an entry that does not follow on the one before, or an end that is behind the last one."""
+    So is an entry that does not continue the one before, or an end above the last entry."""
     first = base_number(store)
     newest, damages = _told(store, lake_id)
     present = sorted(number for number in _numbers(store, FOLDER) if number > first)
@@ -435,12 +435,12 @@ def read_all(store: Store, lake_id: str, board: Board | None = None) -> Iterator
 
 
 def _without_gap(first: int, numbers: Sequence[int]) -> list[int]:
-    """Those that follow on the first, one after the other. A number may be as far away as it likes."""
+    """The numbers that follow `first` without a gap. Later ones may be as far away as they like."""
     return [number for number, expected in zip(numbers, count(first + 1)) if number == expected]  # fmt: skip
 
 
 def _sizes(store: Store, paths: Sequence[str], board: Board | None) -> Mapping[str, int]:
-    """Of these objects, for whoever shows how far it is."""
+    """Sizes of these objects, for progress. Empty without a board."""
     if board is None:
         return {}
     sizes = dict.fromkeys(paths, 0)

@@ -1,7 +1,7 @@
-"""Names of the journal's objects in the store: entries, bases and their parts, and what tells which entry is the newest.
+"""Names of the journal's objects in the store: entries, bases and their parts, and the ends, which name the newest entry.
 
-By the name alone: other files may lie beside these, and one may have such a name and not be the lake's. What is in them is
-`journal`'s.
+Judges by the name alone: other files may lie beside these, and some may have such a name without being the lake's. Their
+content is `journal`'s.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import re
 FOLDER = "journal"
 BASES = "journal-base"
 BASE_PARTS = "journal-base-parts"
-"""A base is the list of its parts, which are all there before it is."""
+"""A base is the list of its parts, which are all written before it."""
 ENDS = "journal-end"
-"""Which number is the newest, so that a last entry that is lost is missed."""
+"""Tells the newest number, so that the loss of the last entry is noticed."""
 OWN_NAME = re.compile(rf"(?:{FOLDER}|{BASES}|{ENDS})/[0-9]{{20}}|{BASE_PARTS}/[0-9]{{20}}-[0-9a-f]{{8}}/[0-9]{{8}}")
-"""Exactly as it is written: other files may lie there, too, and a date is no number of an entry."""
+"""Exactly as written: other files may lie there too, and a date is not the number of an entry."""
 
 
 def object_of(number: int) -> str:
@@ -27,7 +27,7 @@ def base_of(number: int) -> str:
 
 
 def numbered(path: str) -> int:
-    """The number that an object of the journal, or a base, has by its name."""
+    """The number in the name of an entry, a base or an end."""
     return int(path.rpartition("/")[2])
 
 

@@ -1,7 +1,7 @@
 """Leader epochs of a partition as Kafka counted them: noted when its logs come in, written when a log directory goes out.
 
-Which epochs are worth keeping is decided here; batches carry theirs in their headers, and those that lost all their records
-are known from here only. Nothing in the lake goes by them.
+Decides which epochs are worth keeping. Batches carry theirs in their headers; epochs that lost all their records are known only
+from here. Nothing in the lake depends on them.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ Epochs = tuple[tuple[int, int], ...]
 
 
 def merged(*sources: Iterable[tuple[int, int]]) -> Epochs:
-    """What several sources tell of one log: each epoch begins at the lowest offset that anybody has seen of it.
+    """The epochs that several sources report for one log: each begins at the lowest offset that any of them has.
 
-    An entry that begins behind the start of a later epoch is no part of this log's history: that of the later one stands."""
+    An entry that begins after the start of a later epoch is not part of this log's history: the later epoch's start stands."""
     starts: dict[int, int] = {}
     for epoch, start in (entry for source in sources for entry in source):
         starts[epoch] = min(start, starts.get(epoch, start))
@@ -35,7 +35,7 @@ def merged(*sources: Iterable[tuple[int, int]]) -> Epochs:
 
 
 def within(epochs: Epochs, start_offset: int, next_offset: int) -> Epochs:
-    """As Kafka keeps them for a log of this range: the one in force at its start begins there, none begins behind its end."""
+    """As Kafka keeps them for a log of this range: the epoch in force at its start begins there, none begins after its end."""
     below = [(epoch, start_offset) for epoch, start in epochs if start <= start_offset][-1:]
     return (*below, *((epoch, start) for epoch, start in epochs if start_offset < start <= next_offset))
 
@@ -43,7 +43,7 @@ def within(epochs: Epochs, start_offset: int, next_offset: int) -> Epochs:
 def note_leader_epochs(
     metastore: Metastore, topic_partition: TopicPartition, epochs: Iterable[tuple[int, int]]
 ) -> None:
-    """Beside those that are known."""
+    """Adds these to the known ones."""
     table = schema.leader_epochs
     with metastore.transaction() as connection:
         partition_id, _ = located(connection, topic_partition, lock=True)

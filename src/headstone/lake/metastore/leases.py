@@ -1,8 +1,8 @@
-"""Who works on what: leases on partitions, requests, workers that are alive or paused, what was done, and what has to wait.
+"""Who works on what: leases on partitions, requests, workers that are alive or paused, finished jobs, waits after failures.
 
-A lease spares others the work and no more: a worker that lost its lease without noticing is refused by the epoch. Every
-write is a compare-and-set; the loser changes nothing. A topic may be dropped while somebody works on it: its partitions are
-nobody's then, and the rest of what was asked is done.
+A lease only saves others the work: a worker that lost its lease without noticing is refused because of the epoch. Every write
+is a compare-and-set; the loser changes nothing. A topic may be dropped while a worker has its partitions: these leases end, and
+the rest of a call is done.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from headstone.units import DAY_MS, HOUR_MS, MINUTE_MS
 COMMITTED, IDLE, REFUSED, FAILED, LEVELED = "committed", "idle", "refused", "failed", "leveled"
 STOPPED = "stopped"
 WAIT_MS, WAIT_MS_MAX = MINUTE_MS, 6 * HOUR_MS
-"""After a failure, and twice as long after the next, up to a quarter of a day: what fails for good costs no worker its time."""
+"""After a failure; doubles after each further one, up to six hours: permanent failures cost workers little time."""
 HISTORY_JOBS_MAX, HISTORY_MS_MAX = 20, 30 * DAY_MS
-"""Of each partition: so many jobs are remembered, and none that ended a month before the last."""
+"""Per partition: how many jobs are remembered, and how long before the last job a remembered one may have ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,10 +48,12 @@ class HistoryRow:
     finished_ms: int
     outcome: str
     details: dict[str, object]
-    """What the job has to say of itself; `why` if it did not commit."""
+    """What the job reports about itself; `why` if it did not commit."""
 
 
 class Leases:
+    """The leases, requests, workers and history of one lake."""
+
     def __init__(self, metastore: Metastore) -> None:
         self._metastore = metastore
 
@@ -62,7 +64,7 @@ class Leases:
     def take_all(
         self, partitions: Collection[TopicPartition], worker: str, *, now_ms: int, lease_ms: int = LEASE_MS
     ) -> set[TopicPartition]:
-        """Those of them that are ours until now + lease_ms, as with `take`; few statements, however many there are."""
+        """The partitions that are ours until now + lease_ms, as with `take`; few statements, however many there are."""
         columns = schema.leases.c
         with self._metastore.transaction() as connection:
             moment_ms = self._metastore.moment(connection, now_ms)
@@ -77,8 +79,8 @@ class Leases:
     ) -> dict[TopicPartition, Urgency]:
         """At most `limit` partitions that are due and free, most urgent first, each with its reason; ours for lease_ms.
 
-        Skips those that wait after a failure. A request for what needs no work is answered: it is in the history as idle.
-        Fewer than `limit`, or none: no more is due, or another one is taking it at this moment; look again later."""
+        Skips those that wait after a failure. A request that needs no work is answered: the history has it as idle. Fewer than
+        `limit`, or none: no more are due, or another worker is taking them at this moment; look again later."""
         with self._metastore.transaction() as connection:
             moment_ms = self._metastore.moment(connection, now_ms)
             chosen, idle = most_urgent(connection, limit=limit, now_ms=moment_ms)
@@ -102,7 +104,7 @@ class Leases:
         return {names[partition_id] for partition_id in renewed}
 
     def release_all(self, partitions: Collection[TopicPartition], worker: str) -> None:
-        """Those of them that are still ours."""
+        """Releases those that are still ours."""
         columns = schema.leases.c
         with self._metastore.transaction() as connection:
             ids = [row.partition_id for row in located_present(connection, partitions).values()]
@@ -111,7 +113,7 @@ class Leases:
                 connection.execute(update(schema.leases).where(held).values(worker="", expires_ms=0))
 
     def renew(self, topic_partition: TopicPartition, worker: str, *, now_ms: int, lease_ms: int = LEASE_MS) -> bool:
-        """False if somebody else has taken it over meanwhile."""
+        """False if another worker has taken it over meanwhile."""
         return bool(self.renew_all([topic_partition], worker, now_ms=now_ms, lease_ms=lease_ms))
 
     def release(self, topic_partition: TopicPartition, worker: str) -> None:
@@ -123,7 +125,7 @@ class Leases:
             connection.execute(update(schema.leases).where(chosen).values(worker=worker, expires_ms=expires_ms))
 
     def held(self, *, now_ms: int) -> dict[TopicPartition, str]:
-        """Partitions that somebody works on, and who."""
+        """Partitions with a lease, and the worker that has it."""
         with self._metastore.transaction() as connection:
             query = with_names(schema.leases).where(
                 schema.leases.c.expires_ms > self._metastore.moment(connection, now_ms)
@@ -131,9 +133,9 @@ class Leases:
             return {TopicPartition(row.name, row.number): row.worker for row in connection.execute(query)}
 
     def request(self, topic_partition: TopicPartition, *, now_ms: int) -> None:
-        """Compact this now, whatever its dirty ratio is, and however often it failed."""
+        """Asks for a compaction now, whatever the dirty ratio, and however often it failed."""
         with self._metastore.transaction() as connection:
-            # The row of the partition, as a drop does first: two who ask, or one who drops, wait for each other in one order.
+            # The partition's row first, as in a drop: two requests, or a request and a drop, never deadlock.
             partition_id, _ = located(connection, topic_partition, lock=True)
             for table in (schema.requests, schema.setbacks):
                 connection.execute(delete(table).where(table.c.partition_id == partition_id))
@@ -141,7 +143,7 @@ class Leases:
             connection.execute(insert(schema.requests).values(partition_id=partition_id, requested_ms=moment_ms))
 
     def waiting(self, *, now_ms: int) -> dict[TopicPartition, int]:
-        """Partitions whose last jobs failed and that nobody should try yet, and until when."""
+        """Partitions whose last jobs failed, and until when no worker should try them again."""
         with self._metastore.transaction() as connection:
             query = with_names(schema.setbacks).where(
                 schema.setbacks.c.not_before_ms > self._metastore.moment(connection, now_ms)
@@ -158,7 +160,7 @@ class Leases:
         started_ms: int, now_ms: int,
         wait_ms: int = WAIT_MS,
     ) -> None:  # fmt: skip
-        """Remembers a job. A request that came before the job began is fulfilled, unless the job failed: that has to wait."""
+        """Remembers a job. It fulfils a request made before it began, unless it failed: then the partition has to wait."""
         with self._metastore.transaction() as connection:
             row = located_present(connection, [topic_partition]).get(topic_partition)
             if row is None or not _kept(connection, [row.partition_id]):
@@ -184,7 +186,7 @@ class Leases:
             ]  # fmt: skip
 
     def seen(self, worker: str, doing: str, *, now_ms: int) -> bool:
-        """A worker says that it is alive; False if somebody paused it."""
+        """A worker reports that it is alive; False if it was paused."""
         columns = schema.workers.c
         with self._metastore.transaction() as connection:
             moment_ms = self._metastore.moment(connection, now_ms)
@@ -209,7 +211,7 @@ class Leases:
             connection.execute(delete(schema.workers).where(schema.workers.c.worker == worker))
 
     def forget_workers(self, *, unseen_since_ms: int, now_ms: int) -> int:
-        """Those that nobody has heard of since, and that hold no lease: they were killed. How many there were."""
+        """Removes workers that were killed: not seen since then, and without a lease. Returns their number."""
         columns = schema.workers.c
         with self._metastore.transaction() as connection:
             in_force = schema.leases.c.expires_ms > self._metastore.moment(connection, now_ms)
@@ -227,9 +229,9 @@ class Leases:
 
 
 def _locked(connection: Connection, partition_ids: Collection[int], condition: ColumnElement[bool]) -> list[int]:
-    """Those of the leases to which the condition applies, which nobody else changes until the transaction ends.
+    """Those of the leases that meet the condition, locked until the transaction ends.
 
-    Locked in the order of row ids: two who take some of the same do not wait for each other."""
+    Locked in the order of row ids, so overlapping calls never deadlock."""
     columns, locked = schema.leases.c, list[int]()
     for some in chunks(sorted(partition_ids)):
         chosen = select(columns.partition_id).where(columns.partition_id.in_(some) & condition)
@@ -238,9 +240,9 @@ def _locked(connection: Connection, partition_ids: Collection[int], condition: C
 
 
 def _kept(connection: Connection, partition_ids: Sequence[int], *, skip_locked: bool = False) -> set[int]:
-    """Those of the partitions that are there to the end of the transaction: rows that point at them can be written.
+    """Those of the partitions that exist until the end of the transaction, so that rows may point at them.
 
-    A drop that is under way is waited for. `skip_locked`: it is not, for whoever has a lease locked that the drop waits for."""
+    Waits for a drop under way. `skip_locked`: does not wait, for callers with a lease locked that the drop waits for."""
     columns, kept = schema.partitions.c, set[int]()
     for some in chunks(sorted(partition_ids)):
         chosen = select(columns.partition_id).where(columns.partition_id.in_(some)).order_by(columns.partition_id)
@@ -266,7 +268,7 @@ class _Job(NamedTuple):
 
 
 def _remember(connection: Connection, job: _Job, outcome: str, details: Mapping[str, object]) -> None:
-    """And forgets what is old: of each partition the last jobs stay, and of these none for ever."""
+    """Also forgets old jobs: each partition keeps its last ones, and none of these for ever."""
     table = schema.history
     job_ids = select(table.c.job_id).where(table.c.partition_id == job.partition_id)
     newest = job_ids.order_by(table.c.finished_ms.desc(), table.c.job_id).limit(HISTORY_JOBS_MAX - 1)

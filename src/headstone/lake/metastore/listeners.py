@@ -1,8 +1,8 @@
-"""Who hears of commits: after each one that changed what the lake is made of, everyone in the order of registration.
+"""Callbacks after commits that changed what the lake consists of, in the order of registration.
 
-The commit is made by then, whatever a listener does. One that fails tells so to whoever committed, and those behind it do not
-hear of this commit: what the journal refuses to know must not be told to anybody else. They hear of the next one, as after a
-kill in between; so a listener looks up what it has not seen yet, and passes over errors that will be gone by then.
+The commit is done by then, whatever a listener does. If one fails, its caller, who committed, gets the error, and the listeners
+after it are not called: what the journal refuses must not be told to others. They are called after the next commit, as after a
+kill in between. So a listener looks up what it has not seen yet, and passes over errors that will be gone by then.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Listeners:
         self._listeners = listeners
 
     def add(self, listener: Listener) -> None:
-        """It hears after all that are there."""
+        """It is called after all existing ones."""
         self._listeners = (*self._listeners, listener)
 
     def tell(self) -> None:

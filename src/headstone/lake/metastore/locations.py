@@ -1,7 +1,7 @@
-"""Where a lake's objects are, as its metastore keeps it and as it is found again.
+"""Where a lake's objects are, as its metastore stores it and as it is found again.
 
-Objects in the directory of the metastore's file are kept as a path beside it: such a lake is one directory, which works
-wherever it is moved or copied to. All others are kept as a URL that does not depend on where a process runs.
+Objects in the directory of the metastore's file are stored as a path relative to it: such a lake is one directory, which works
+wherever it is moved or copied to. All others are stored as a URL that does not depend on where a process runs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from headstone.storage.stores import local_directory
 
 
 def kept_location(location: str, file: Path | None) -> str:
-    """`file`: the metastore's, links followed, or None."""
+    """`file`: the metastore's, with links resolved, or None."""
     directory = local_directory(location)
     if directory is None:
         return location

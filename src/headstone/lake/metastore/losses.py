@@ -1,6 +1,6 @@
 """Records that were given up because their object was damaged: as a row of the metastore, and as a change in the journal.
 
-They stay told for as long as their topic is there. What is given up, and whether it may be, is `mending`'s to decide.
+They stay recorded while their topic exists. `mending` decides what is given up, and whether it may be.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class Loss:
     span: Span
     records: int
     keys: int | None
-    """Of how many keys they were the newest; None: nobody knows of which."""
+    """Number of keys whose newest records they were; None if unknown."""
     older_values: bool
-    """Older values of their keys may be served, since it is not known which keys they are."""
+    """Older values of their keys may be served, because it is not known which keys they are."""
     moment_ms: int
 
     def __str__(self) -> str:
@@ -53,7 +53,7 @@ def write_loss(connection: Connection, partition_id: int, loss: Loss) -> None:
 
 
 def losses(connection: Connection) -> list[Loss]:
-    """All that were ever given up, of topics that are there."""
+    """All that were ever given up, for existing topics."""
     names = {row.partition_id: name for name, row in located_all(connection, None).items()}
     rows = connection.execute(select(schema.losses).order_by(schema.losses.c.loss_id))
     return [_loss(names[row.partition_id], row) for row in rows]
@@ -89,7 +89,7 @@ def loss_of(change: Mapping[str, Any]) -> Loss:
 def give_up(
     metastore: Metastore, topic_partition: TopicPartition, expected_epoch: int, hole: Extent, size: int, loss: Loss
 ) -> None:
-    """In the place of an extent that can't be read, one that has nothing, of an object of this size. The loss is as of now."""
+    """Replaces an unreadable extent by an empty one, in an object of this size. The loss gets the time of the commit."""
     with metastore.transaction() as connection:
         clock = partial(metastore.moment, connection)
         use(connection, [hole], {hole.object_id: size}, clock)

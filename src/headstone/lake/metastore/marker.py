@@ -1,9 +1,9 @@
-"""The marker at a lake's prefix: which lake the objects are, and what a lost metastore cannot be made again without.
+"""The marker at a lake's prefix: which lake the objects are, and what a rebuild of a lost metastore cannot do without.
 
-That is the secret of the digests in lists of keys, and whose clock the lake goes by. By another secret no list would find its
+That is the secret of the digests in lists of keys, and which clock the lake uses. With another secret no list would find its
 keys, and a deleted key would be served; so the marker is sealed, and compared with the metastore whenever the lake is opened.
-Who may read it may read the records themselves. The metastore knows all that is in it: one that is damaged or lost is written
-again, into a store whose other objects tell that it is this lake's.
+Readers of the marker could read the records anyway. The metastore knows all that is in it, so a damaged or lost one is written
+again, provided that other objects show that the store is this lake's.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ WRITE_AGAIN = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marker:
+    """The content of the marker object; `of` takes it from the metastore, `read` from the store."""
+
     lake_id: str
     hash_key: str
     clock: str
@@ -56,7 +58,7 @@ def no_lake(location: str, advice: str = "") -> UsageError:
 
 
 def expect_marker(metastore: Metastore, store: Store) -> None:
-    """A damaged one is a CorruptLog, and a lost one a MissingObject."""
+    """CorruptLog if it is damaged, MissingObject if it is lost."""
     marker, expected = Marker.read(store), Marker.of(metastore)
     if marker.lake_id != expected.lake_id:
         raise UsageError(
@@ -70,7 +72,7 @@ def expect_marker(metastore: Metastore, store: Store) -> None:
 
 
 def expect_marker_or_others(metastore: Metastore, store: Store) -> None:
-    """As `expect_marker`, but it may be damaged or lost where other objects tell whose the store is."""
+    """As `expect_marker`, but it may be damaged or lost if other objects show whose the store is."""
     try:
         expect_marker(metastore, store)
     except (CorruptLog, MissingObject):
@@ -79,6 +81,7 @@ def expect_marker_or_others(metastore: Metastore, store: Store) -> None:
 
 
 def mend_marker(metastore: Metastore, store: Store) -> None:
+    """Writes a damaged or lost marker again; UsageError if the store has another lake's."""
     try:
         expect_marker(metastore, store)
     except (CorruptLog, MissingObject):
@@ -86,7 +89,7 @@ def mend_marker(metastore: Metastore, store: Store) -> None:
 
 
 def _is_told_by_others(store: Store, lake_id: str) -> bool:
-    """Whether any other object says that it is of this lake: a store that is empty, or another lake's, has none."""
+    """Whether any other object says that it is this lake's. An empty store, or another lake's, has none."""
     for path in (OWNER, *(path for folder in (ENDS, BASES, FOLDER) for path in store.list(folder))):
         with suppress(CorruptLog, MissingObject):
             opened(store, path, lake_id)

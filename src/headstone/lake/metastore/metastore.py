@@ -1,9 +1,9 @@
 """The metastore: which extents are the log of each partition. SQL through SQLAlchemy; SQLite or PostgreSQL.
 
-Owns transactions, each of which asks first whether the tables are of this program's version. A commit reads the partition under
-a lock, asks `commits` for the new state, and writes the difference (`changes`); a refusal rolls back everything. Objects are
-registered before they are uploaded, and used by one commit only.
-Times are the lake's (`clock`): what callers give as `now_ms` counts in lakes on a given clock only.
+Owns transactions; each first checks that the tables have this program's version. A commit reads the partition under a lock,
+asks `commits` for the new state, and writes the difference (`changes`); a refusal rolls back everything. Objects are registered
+before they are uploaded, and used by one commit only. Times are the lake's (`clock`): a caller's `now_ms` counts only in lakes
+on a given clock.
 """
 
 from __future__ import annotations
@@ -74,12 +74,12 @@ from headstone.units import exact_moment
 
 
 class Metastore:
-    """One lake's metastore. Methods are one transaction each; a CommitRefused has changed nothing."""
+    """One lake's metastore. Each method is one transaction. A CommitRefused has changed nothing."""
 
     def __init__(self, engine: Engine, host: Clock = wall_clock) -> None:
         self._engine = engine
         self._snapshots = engine
-        if engine.dialect.name == "postgresql":  # SQLite lets nobody in between anyway
+        if engine.dialect.name == "postgresql":  # SQLite admits one writer at a time anyway
             self._snapshots = engine.execution_options(isolation_level="REPEATABLE READ")
         self._host = host
         self._for_good: dict[str, str] = {}  # no cached_property: its lock and a database's together are a deadlock
@@ -87,7 +87,7 @@ class Metastore:
 
     @classmethod
     def open(cls, url: str, *, host: Clock = wall_clock) -> Metastore:
-        """An existing metastore. A host whose clock is far from its own is refused."""
+        """Opens an existing metastore. Refused if this host's clock is far from the metastore's."""
         store = cls(connected(url), host)
         with store.any_version() as connection:
             if not schema.exists(connection):
@@ -101,7 +101,7 @@ class Metastore:
         cls, url: str, *, location: str, now_ms: int | None = None, host: Clock = wall_clock, lake_id: str | None = None,
         hash_key: str | None = None,
     ) -> Metastore:  # fmt: skip
-        """A new one. `location` is the prefix of its objects, which it alone uses. `now_ms`: all its times will be given.
+        """Creates one. `location`: prefix of its objects, which it alone uses. `now_ms`: all its times will be given.
 
         `lake_id`, `hash_key`: of a lake whose metastore was lost."""
         store = cls(connected(url, make=True), host)
@@ -122,7 +122,7 @@ class Metastore:
 
     @classmethod
     def is_there(cls, url: str) -> bool:
-        """Whether a metastore of any version is."""
+        """Whether there is a metastore, of any version."""
         if (file := file_of(url)) is not None and not file.exists():
             return False
         metastore = cls(connected(url))
@@ -132,7 +132,7 @@ class Metastore:
         return is_there
 
     def unmake(self) -> None:
-        """One in which there is nothing but the row of the lake is not there any more."""
+        """Removes a metastore that has nothing but the row of the lake."""
         with self.any_version() as connection:
             schema.lakes.drop(connection)
 
@@ -142,7 +142,7 @@ class Metastore:
             return read_clock(connection, None, self._host)
 
     def give_clock(self, now_ms: int) -> None:
-        """Moves the clock of a lake that goes by a given one."""
+        """Moves the clock of a lake on a given clock."""
         with self.transaction() as connection:
             lake = connection.execute(select(schema.lakes.c.clock, schema.lakes.c.clock_ms).with_for_update()).one()
             if lake.clock != GIVEN:
@@ -155,7 +155,7 @@ class Metastore:
             connection.execute(update(schema.lakes).values(clock_ms=now_ms))
 
     def set_clock(self, *, apply: bool) -> int:
-        """Times ahead of the clock become now (`clock.bring_back`); how many there are."""
+        """Sets times ahead of the clock to now (`clock.bring_back`); returns how many there are."""
         with self.transaction() as connection:
             if connection.execute(select(schema.lakes.c.clock).with_for_update()).scalar_one() == GIVEN:
                 raise UsageError("this lake has a manual clock; only --now-ms moves it, and only forward")
@@ -166,7 +166,7 @@ class Metastore:
             return ahead
 
     def moment(self, connection: Connection, given: Moment | None = None) -> int:
-        """The lake's time inside a transaction; read it behind the locks. `given` may be the lake's own clock."""
+        """The lake's time inside a transaction; read it after taking locks. `given` may be the lake's own clock."""
         return read_clock(connection, None if given == self.clock else given, self._host)
 
     def _of_lake(self, column: Column[Any]) -> str:
@@ -202,7 +202,7 @@ class Metastore:
             catalog.create_topic(connection, name, partitions, settings or {}, kafka_id)
 
     def add_partitions(self, topic: str, count: int) -> None:
-        """Up to `count`; a topic that has as many or more stays as it is."""
+        """Adds partitions up to `count`; a topic that has as many or more stays as it is."""
         with self.transaction() as connection:
             catalog.add_partitions(connection, topic, count)
 
@@ -212,22 +212,22 @@ class Metastore:
             return catalog.topics(connection)
 
     def topic_rows(self) -> list[TopicRow]:
-        """Each with its partitions, by name."""
+        """All topics by name, each with its partitions."""
         with self.transaction(snapshot=True) as connection:
             return catalog.topic_rows(connection)
 
     def kafka_ids(self) -> dict[str, str | None]:
-        """Of every topic the id that Kafka gave it, where it is known."""
+        """For every topic its id in Kafka, None if unknown."""
         with self.transaction() as connection:
             return catalog.kafka_ids(connection)
 
     def configure(self, topic: str, settings: Mapping[str, object]) -> None:
-        """These settings of a topic, beside those that it has."""
+        """Sets these settings; the topic's others stay."""
         with self.transaction() as connection:
             catalog.configure(connection, topic, settings)
 
     def identify(self, topic: str, kafka_id: str) -> str:
-        """The id of the topic in Kafka: the one that is known, or this one, from now on."""
+        """The topic's id in Kafka: the known one, or else this one, which is stored."""
         with self.transaction() as connection:
             return catalog.identify(connection, topic, kafka_id)
 
@@ -243,7 +243,7 @@ class Metastore:
     def snapshot(
         self, partitions: Collection[TopicPartition] | None = None, *, present_only: bool = False
     ) -> dict[TopicPartition, Partition]:
-        """These partitions, or all of the lake, at one moment: a few statements per chunk of them, none per partition."""
+        """These partitions, or all of the lake, at one moment. A few statements per chunk of partitions, none per partition."""
         with self.transaction(snapshot=True) as connection:
             rows = (located_present if present_only else located_all)(connection, partitions)
             loaded = loaded_all(connection, list(rows.values()))
@@ -262,7 +262,7 @@ class Metastore:
         return {each: (int(row.start_offset), int(row.next_offset)) for each, row in sorted(rows.items())}
 
     def within(self, wanted: Mapping[TopicPartition, Span]) -> dict[TopicPartition, Partition]:
-        """Of each partition only what reaches into its range: no other extent is looked at."""
+        """Of each partition only the extents that reach into its range; it looks at no others."""
         with self.transaction(snapshot=True) as connection:
             return {
                 topic_partition: Partition(
@@ -273,12 +273,12 @@ class Metastore:
             }  # fmt: skip
 
     def partition_as_of(self, topic_partition: TopicPartition, moment_ms: int) -> Partition:
-        """What the log was made of then; clean ranges are of no interest to readers and left out."""
+        """What the log consisted of then. Without clean ranges, which readers don't need."""
         with self.transaction(snapshot=True) as connection:
             return past.partition_as_of(connection, topic_partition, moment_ms, self._host)
 
     def register(self, count: int, *, now_ms: Moment | None = None) -> list[str]:
-        """Ids for objects that are about to be uploaded."""
+        """Ids for objects about to be uploaded."""
         made = [str(uuid.uuid4()) for _ in range(count)]
         with self.transaction() as connection:
             moment_ms = self.moment(connection, now_ms)
@@ -288,17 +288,17 @@ class Metastore:
         return made
 
     def keep_registered(self, object_ids: Sequence[str], *, now_ms: Moment | None = None) -> None:
-        """A long job is still going to upload these: garbage collection counts their age from now on."""
+        """A long job will still upload these: garbage collection counts their age from now on."""
         self._each_some(
             object_ids, lambda own, moment_ms: update(schema.objects).where(own).values(changed_ms=moment_ms), now_ms
         )
 
     def unregister(self, object_ids: Sequence[str]) -> None:
-        """Nobody has uploaded these, and nobody will."""
+        """These were never uploaded, and never will be."""
         self._each_some(object_ids, lambda own, moment_ms: delete(schema.objects).where(own), None)
 
     def _each_some(self, object_ids: Sequence[str], change: Callable[[Any, int], Any], now_ms: Moment | None) -> None:
-        """A change of those that are registered and not used."""
+        """Changes those that are registered and not used."""
         columns = schema.objects.c
         with self.transaction() as connection:
             moment_ms = self.moment(connection, now_ms)
@@ -318,7 +318,7 @@ class Metastore:
         self, topic_partition: TopicPartition, expected_epoch: int, extents: Sequence[Extent], claim: Claim | None,
         sizes: Mapping[str, int], *, tombstones_below: int = 0, now_ms: Moment | None = None,
     ) -> None:  # fmt: skip
-        """A compaction's result; `claim` None is a part of a longer job. Raises the epoch by one.
+        """A compaction's result; with `claim` None, a part of a longer job. Raises the epoch by one.
 
         `tombstones_below`: the new extents may lack tombstones below this offset."""
         with self.transaction() as connection:
@@ -336,7 +336,7 @@ class Metastore:
         self, topic_partition: TopicPartition, expected_epoch: int, extents: Sequence[Extent], sizes: Mapping[str, int], *,
         worker: str | None = None, now_ms: Moment | None = None,
     ) -> None:  # fmt: skip
-        """Merged small extents; checks the epoch without raising it. Refused while another one than `worker` has the lease."""
+        """Merged small extents. Checks the epoch without raising it. Refused while another than `worker` has the lease."""
         with self.transaction() as connection:
             clock = partial(self.moment, connection, now_ms)
             use(connection, extents, sizes, clock)
@@ -348,14 +348,14 @@ class Metastore:
             release(connection, write(connection, partition, after) | set(sizes), clock)
 
     def unleveled(self, *, limit: int) -> dict[TopicPartition, int]:
-        """Partitions in which there may be small extents to merge, those first to which most has come since somebody looked.
+        """Partitions that may have small extents to merge, most bytes since the last look first.
 
-        With the bytes that have come, for `looked_for_small`. From an index: no extent is read."""
+        With these bytes, for `looked_for_small`. From an index: reads no extent."""
         with self.transaction() as connection:
             return unleveled(connection, limit)
 
     def looked_for_small(self, topic_partition: TopicPartition, unleveled_bytes: int) -> None:
-        """Nothing is left to merge of what had come; what came since counts towards the next look. Of one that is there."""
+        """Nothing of those bytes is left to merge; newer ones count towards the next look. Ignores a dropped partition."""
         with self.transaction() as connection:
             for row in located_present(connection, [topic_partition]).values():
                 looked_for_small(connection, row.partition_id, unleveled_bytes)
@@ -363,7 +363,7 @@ class Metastore:
     def start_at(
         self, topic_partition: TopicPartition, start_offset: int, *, now_ms: Moment | None = None, unless_held: bool = False
     ) -> None:  # fmt: skip
-        """`unless_held`: refused if a reader holds what lies below, by a hold that was taken meanwhile."""
+        """`unless_held`: refused if a reader holds something below, by a hold taken meanwhile."""
         with self.transaction() as connection:
             clock = partial(self.moment, connection, now_ms)
             partition = locked(connection, topic_partition, clock, lambda log: (Span(0, start_offset),))
@@ -375,7 +375,7 @@ class Metastore:
     def collectable(
         self, *, unreferenced_before_ms: int, registered_before_ms: int, now_ms: Moment | None = None
     ) -> list[ObjectRow]:
-        """Objects that nobody can need: no extent points at them since then, or they were registered and never used."""
+        """Objects that nobody can need: unreferenced since that time, or registered by that time and never used."""
         with self.transaction() as connection:
             moment_ms = self.moment(connection, now_ms)
             return collectable(
@@ -386,7 +386,7 @@ class Metastore:
         self, object_ids: Sequence[str], *, unreferenced_before_ms: int, registered_before_ms: int,
         now_ms: Moment | None = None,
     ) -> list[str]:  # fmt: skip
-        """Before they are deleted from the store: from now on no commit can use them. Those that are still garbage."""
+        """Call before deleting from the store: no commit can use these from now on. Returns those that are still garbage."""
         with self.transaction() as connection:
             lock_pins(connection)
             moment_ms = self.moment(connection, now_ms)
@@ -394,7 +394,7 @@ class Metastore:
             return condemn(connection, garbage & schema.objects.c.object_id.in_(object_ids))
 
     def forget(self, object_ids: Sequence[str]) -> None:
-        """After they were deleted from the store."""
+        """Call after deleting them from the store."""
         columns = schema.objects.c
         with self.transaction() as connection:
             gone = connection.execute(
@@ -411,12 +411,12 @@ class Metastore:
             note_orphans(connection, object_ids, self.moment(connection))
 
     def claim_listing(self, now_ms: int, *, every_ms: int) -> int | None:
-        """When the store was listed last, 0 if never, if that is so long ago: from now on everybody takes it for listed."""
+        """If the store has not been listed for `every_ms`: when it last was, 0 if never. From now on it counts as listed."""
         with self.transaction() as connection:
             return claim_listing(connection, now_ms, every_ms)
 
     def give_back_listing(self, listed_ms: int) -> None:
-        """What was claimed has failed: the next one may."""
+        """The claimed listing has failed: the next caller may claim it."""
         with self.transaction() as connection:
             connection.execute(update(schema.lakes).values(listed_ms=listed_ms))
 
@@ -425,24 +425,24 @@ class Metastore:
             return object_rows(connection)
 
     def check(self, board: Board | None = None) -> list[str]:
-        """Every invariant over the whole metastore, in one snapshot; what is wrong, in words. `board`: of extents."""
+        """Checks every invariant in one snapshot; returns what is wrong, in words. `board`: progress in extents."""
         with self.transaction(snapshot=True) as connection:
             return checking.violations(connection, board)
 
     @contextmanager
     def transaction(self, *, snapshot: bool = False) -> Iterator[Connection]:
-        """`snapshot`: all that is read is of one moment. Else a statement sees what was committed before it began.
+        """`snapshot`: everything read is of one moment. Otherwise a statement sees what was committed before it began.
 
-        Refused if the tables are of another version than the program."""
+        Refused if the tables have another version than the program."""
         with self.any_version(snapshot=snapshot) as connection:
             schema.expect_version(connection)
             yield connection
 
     @contextmanager
     def any_version(self, *, snapshot: bool = False) -> Iterator[Connection]:
-        """Of tables that may not be there, or be of another version."""
+        """For tables that may be missing, or of another version."""
         with begun(self._snapshots if snapshot else self._engine) as connection:
-            connection.info.pop(NOTED, None)  # of one that was rolled back, on the same connection of the pool
+            connection.info.pop(NOTED, None)  # left by a rollback on the same connection of the pool
             yield connection
             noted = connection.info.pop(NOTED, False)
         if noted:

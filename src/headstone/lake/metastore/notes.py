@@ -1,7 +1,7 @@
-"""What is noted for the journal, by the transaction that changes it: partitions, topics, leader epochs, erasures.
+"""Notes for the journal, written by the transaction that makes the change: partitions, topics, leader epochs, erasures.
 
-A note is a row that waits; whoever commits tells the store of it behind the transaction (`journal`). Every function works in a
-transaction of the metastore's. A change says how something is, not how it differs, but for the extents of a commit.
+A note is a row that waits until it is written to the store, after the transaction (`journal`). Every function works in a
+transaction of the metastore's. A change states the new state, not the difference; only a commit's extents are differences.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from headstone.lake.metastore.commits import Partition
 from headstone.log.topic_partition import TopicPartition
 
 NOTED = "headstone-journal"
-"""In a connection's info, until its transaction has ended: something was noted."""
+"""Key in a connection's info, until its transaction ends: something was noted."""
 
 
 def commit_change(
     topic_partition: TopicPartition, after: Partition, *, gone: Sequence[Extent], new: Sequence[Extent], ranges: bool,
     moment_ms: int,
 ) -> dict[str, Any]:  # fmt: skip
-    """`ranges`: cleaned and tombstone ranges are told too; else they are as they were."""
+    """`ranges`: cleaned and tombstone ranges are included; otherwise they have not changed."""
     change: dict[str, Any] = {
         "partition": [topic_partition.topic, topic_partition.number], "start": after.start_offset, "next": after.next_offset,
         "epoch": after.compaction_epoch, "moment_ms": moment_ms, "gone": [extent.span.start for extent in gone],
@@ -40,7 +40,7 @@ def commit_change(
 
 
 def topic_change(connection: Connection, name: str) -> dict[str, Any]:
-    """As it is now: its settings, its id, how many partitions it has; or that it is gone."""
+    """The topic as it is now: settings, id, number of partitions; or that it is gone."""
     topics, partitions = schema.topics, schema.partitions
     row = connection.execute(select(topics).where(topics.c.name == name)).first()
     if row is None:
@@ -63,7 +63,7 @@ def note_epochs(connection: Connection, topic_partition: TopicPartition, epochs:
 
 
 def erasure_change(row: Any) -> dict[str, Any]:
-    """Of a row of the erasures: that it is asked for, and how far it is; not what it waits for."""
+    """From a row of the erasures: the request and the last step, but not what it waits for."""
     names = ("requested_ms", "deadline_ms", "step", "step_ms", "seen")
     return {"erasure": [row.topic, row.key_digest], **{name: getattr(row, name) for name in names}}
 

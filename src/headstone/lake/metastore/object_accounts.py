@@ -1,8 +1,8 @@
-"""What the metastore can tell of the bytes of objects, so that their indexes need not be read.
+"""What the metastore knows about the bytes of objects, so that their indexes need not be read.
 
-An object is explained if the rows of extents, those of now and of the past, are back to back in it, and if an index of exactly
-these is as long as the rest of it: then nothing else can be in it. Of others, such as those that hold ranges of a topic that is
-gone, nobody but their index can tell.
+An object is explained if the rows of extents, current and past, lie back to back in it, and if an index of exactly these is as
+long as the rest of it: then nothing else can be in it. Others, such as objects with ranges of a dropped topic, can only be
+explained by their index.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from headstone.lake.metastore.rows import chunks, extent_of
 
 @dataclass(slots=True)
 class Account:
-    """`used`: where in it extents of now begin that have batches."""
+    """`used`: positions in it where current extents with batches begin."""
 
     lake_id: str
     object_id: str
@@ -41,7 +41,7 @@ class Account:
 
 
 def accounts_of(metastore: Metastore, object_ids: Sequence[str]) -> dict[str, Account]:
-    """Of those that are there, as many as fit into a statement; in one snapshot, in which no extent moves."""
+    """Of those that exist. At most as many ids as fit into a statement; in one snapshot, in which no extent moves."""
     with metastore.transaction(snapshot=True) as connection:
         return _accounts(connection, object_ids)
 
@@ -77,7 +77,7 @@ def _rows(connection: Connection, table: Any, column: Any, object_ids: Sequence[
 
 
 def accounts_in_use(metastore: Metastore) -> Iterator[list[Account]]:
-    """Of objects that are in use, some at a time."""
+    """Accounts of the objects in use, in chunks."""
     objects = schema.objects
     with metastore.transaction() as connection:
         in_use = list(connection.scalars(select(objects.c.object_id).where(objects.c.state == COMMITTED)))

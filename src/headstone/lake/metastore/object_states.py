@@ -1,7 +1,7 @@
-"""What becomes of an object, by its row: registered, committed, unreferenced, condemned, forgotten.
+"""The states of an object, by its row: registered, committed, unreferenced, condemned, forgotten.
 
-An object is registered before it is uploaded, used by one commit only, left when the last extent points elsewhere, and
-condemned before it is deleted from the store. Every function works inside a transaction of the metastore's.
+An object is registered before it is uploaded and used by one commit only. It is unreferenced when the last extent points
+elsewhere, and condemned before it is deleted from the store. Every function works inside a transaction of the metastore's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ REGISTERED, COMMITTED, UNREFERENCED, CONDEMNED = "registered", "committed", "unr
 def is_garbage(
     connection: Connection, unreferenced_before_ms: int, registered_before_ms: int, now_ms: int
 ) -> ColumnElement[bool]:
-    """Of an object: nobody can need it. One that was left since the oldest pin may still be read."""
+    """Condition for objects that nobody can need. One left since the oldest pin may still be read."""
     columns, pinned_ms = schema.objects.c, oldest_pin(connection, now_ms)
     needed_ms = unreferenced_before_ms if pinned_ms is None else min(unreferenced_before_ms, pinned_ms)
     old = and_(columns.state == UNREFERENCED, columns.changed_ms < needed_ms)
@@ -47,7 +47,7 @@ def condemn(connection: Connection, garbage: ColumnElement[bool]) -> list[str]:
 
 
 def forget_past(connection: Connection, object_ids: Sequence[str]) -> None:
-    """What pointed at collected objects; from then on the past before that can't be read any more."""
+    """Removes the past that points at collected objects: earlier moments can't be read from then on."""
     past, partitions = schema.past_extents, schema.partitions
     own = past.c.object_id.in_(object_ids) | past.c.dead_object.in_(object_ids)
     latest = select(past.c.partition_id, func.max(past.c.removed_ms)).where(own).group_by(past.c.partition_id)
@@ -69,9 +69,9 @@ class ObjectRow:
 
 
 def use(connection: Connection, extents: Sequence[Extent], sizes: Mapping[str, int], clock: Callable[[], int]) -> None:
-    """Registered objects become committed ones; an object that is not registered, or used already, is refused.
+    """Registered objects become committed. An object that is not registered, or already used, is refused.
 
-    An extent with dead records is one that is there: only the list of them is new."""
+    An extent with dead records exists already: only the list of them is new."""
     table, wanted = schema.objects, sorted({extent.dead_object or extent.object_id for extent in extents})
     free: set[str] = set()
     for some in chunks(wanted):
@@ -91,14 +91,14 @@ def use(connection: Connection, extents: Sequence[Extent], sizes: Mapping[str, i
 
 
 def release(connection: Connection, object_ids: set[str], clock: Callable[[], int]) -> None:
-    """Of these objects, those that the last extent has left are garbage, after a time of grace for readers.
+    """Those of the objects that no extent uses any more become garbage, after a time of grace for readers.
 
-    Their rows are locked first: of two partitions that leave the same object at once, the second must see the first."""
+    Locks their rows first: if two partitions leave the same object at once, the second must see the first."""
     ordered = sorted(object_ids)
     for some in chunks(ordered):
         listed = schema.objects.c.object_id.in_(some)
         rows = select(schema.objects.c.object_id).where(listed).order_by(schema.objects.c.object_id)
-        # Not against those who only point at them from new rows: two who both do would wait for each other.
+        # Not against transactions that only point at them from new rows: two that do both would deadlock.
         connection.execute(rows.with_for_update(key_share=True)).all()
         columns, own = (schema.extents.c.object_id, schema.extents.c.dead_object), schema.objects.c.object_id
         used = or_(*(exists().where(column == own) for column in columns))
@@ -117,12 +117,12 @@ def object_row(row: Any) -> ObjectRow:
 
 
 def lock_pins(connection: Connection) -> None:
-    """Whoever takes a pin and whoever condemns objects wait for each other: one of them sees what the other did."""
+    """Taking a pin and condemning objects exclude each other, so that one of them sees what the other did."""
     connection.execute(select(schema.lakes.c.lake_id).with_for_update()).all()
 
 
 def oldest_pin(connection: Connection, now_ms: int) -> int | None:
-    """Of the pins that have not expired: what was left before it is nobody's."""
+    """The oldest moment of the pins that have not expired: nobody needs what was left before it."""
     columns = schema.pins.c
     oldest: int | None = connection.execute(
         select(func.min(columns.as_of_ms)).where(columns.expires_ms > now_ms)

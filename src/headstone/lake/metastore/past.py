@@ -1,7 +1,7 @@
-"""The log as it was at a moment of the past: extents of then, of which some are still there and some are past.
+"""The log as it was at a moment of the past: the extents of then, whether current or past ones now.
 
-Reads inside a snapshot of the metastore's. How far back the past goes is decided by garbage collection; what can't be told is
-an error that says why, and never an empty log.
+Reads inside a snapshot of the metastore's. Garbage collection decides how far back the past goes. What can't be answered is an
+error that says why, and never an empty log.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headstone.units import exact_moment
 
 
 def partition_as_of(connection: Connection, topic_partition: TopicPartition, moment_ms: int, host: Clock) -> Partition:
-    """Without clean ranges: they are of no interest to readers."""
+    """Without clean ranges, which readers don't need."""
     partition_id, row = located(connection, topic_partition, lock=False)
     refuse_untold(connection, moment_ms, row.changed_ms, host)
     if moment_ms < row.known_from_ms:
@@ -57,7 +57,7 @@ def _start_as_of(connection: Connection, partition_id: int, moment_ms: int) -> i
 
 
 def known_since(connection: Connection, topic_id: int) -> int:
-    """When the first records of a topic came into the lake; of one that has none, when the lake was made."""
+    """When the first records of a topic came into the lake; for one without records, when the lake was created."""
     columns = schema.partitions.c
     came = (columns.topic_id == topic_id) & (columns.first_added_ms >= 0)
     first_ms = connection.execute(select(func.min(columns.first_added_ms)).where(came)).scalar_one()

@@ -1,9 +1,9 @@
-"""Readers that pin what they read: garbage collection leaves what the log was made of then, for as long as the pin lasts.
+"""Readers pin what they read: while a pin lasts, garbage collection leaves what the log consisted of at its moment.
 
-A pin is taken before the extents are looked up, renewed while they are read, and given back at the end; that of a reader that
-died expires. One that expired because the metastore did not answer for so long is taken again: what is left then stays, and a
-reader that misses something is told why. Without a pin a reader has the time of grace. Pins keep objects; what keeps tombstones
-in the log is a hold.
+A pin is taken before the extents are looked up, renewed during the read, and released at the end; a dead reader's pin
+expires. If one expired because the metastore did not answer for too long, it is taken again: what is left then stays, and a
+reader that misses something is told why. A reader without a pin has the time of grace. Pins keep objects; holds keep
+tombstones in the log.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from headstone.lake.metastore.object_states import lock_pins
 from headstone.storage.stores import MissingObject
 
 PIN_MS = 600_000
-"""Of a pin that is renewed: so long after a reader has died, what it read may go."""
+"""Lifetime of a pin unless renewed: this long after a reader has died, what it read may go."""
 RENEWALS = 3
-"""In the time of a pin: two of them may fail."""
+"""Per lifetime of a pin: two of them may fail."""
 RETRY_MS = 10_000
-"""After one that failed: when the metastore is back, a pin that has expired is missed by collectors only for so long."""
+"""After a failed renewal: once the metastore is back, an expired pin is missing for collectors only this long."""
 UNDERWAY_MS = 60_000
-"""A commit that was under way when a pin was taken has an older time; it takes seconds, not minutes."""
+"""A commit under way when a pin was taken has an older time; it takes seconds, not minutes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pin:
-    """What the log was made of at `as_of_ms` or since stays."""
+    """What the log consisted of at `as_of_ms` or since stays."""
 
     pin_id: str
     reader: str
@@ -46,6 +46,8 @@ class Pin:
 
 
 class Pins:
+    """The readers' pins of one lake. Most callers use `pinned`, which also renews its pin."""
+
     def __init__(self, metastore: Metastore) -> None:
         self._metastore = metastore
 
@@ -72,7 +74,7 @@ class Pins:
             return renewed.rowcount == 1
 
     def keep(self, pin: Pin, *, for_ms: int = PIN_MS, now_ms: Moment | None = None) -> bool:
-        """Renews it. False: it had expired, and is taken again; what was left since its moment, and is still there, stays."""
+        """Renews it. False if it had expired and was taken again: what was left since its moment, and still exists, stays."""
         if self.renew(pin, for_ms=for_ms, now_ms=now_ms):
             return True
         with self._metastore.transaction() as connection:
@@ -93,14 +95,14 @@ class Pins:
 
 
 def _write(connection: Connection, pin: Pin, moment_ms: int) -> None:
-    """And forgets those that have expired. It may be one of them; or somebody has just taken it again, too."""
+    """Also removes expired pins. This pin may be one of them, or may have been taken again by another caller."""
     columns = schema.pins.c
     connection.execute(delete(schema.pins).where((columns.expires_ms <= moment_ms) | (columns.pin_id == pin.pin_id)))
     connection.execute(insert(schema.pins).values(**asdict(pin)))
 
 
 class _Keeper:
-    """A thread that keeps a pin, whatever it meets."""
+    """A thread that keeps a pin, whatever errors it meets."""
 
     def __init__(self, pins: Pins, pin: Pin) -> None:
         self._lapsed, self._kept_s = False, time.monotonic()
@@ -110,7 +112,7 @@ class _Keeper:
 
     @property
     def has_lapsed(self) -> bool:
-        """There was a time in which nothing was pinned."""
+        """Whether there was a time without the pin."""
         return self._lapsed or time.monotonic() - self._kept_s > PIN_MS / 1000
 
     def end(self) -> None:
@@ -118,7 +120,7 @@ class _Keeper:
         self._thread.join()
 
     def keep(self) -> bool:
-        """False: the metastore, or a clock, was in no state for it. It may answer the next time."""
+        """False if the metastore, or a clock, does not allow it now. The next try may succeed."""
         try:
             self._lapsed |= not self._pins.keep(self._pin)
         except HeadstoneError:
@@ -134,9 +136,9 @@ class _Keeper:
 
 @contextmanager
 def pinned(metastore: Metastore, reader: str, *, as_of_ms: int | None = None) -> Iterator[Pin]:
-    """What is looked up and read in the block stays. A thread renews the pin for as long as the block takes.
+    """What the block looks up and reads stays. A thread renews the pin until the block ends.
 
-    Unfinished: the block met an object that is gone, and that the pin had expired is why."""
+    Unfinished if the block met a deleted object because the pin had expired."""
     pins = Pins(metastore)
     pin = pins.pin(reader, as_of_ms=as_of_ms)
     keeper = _Keeper(pins, pin)

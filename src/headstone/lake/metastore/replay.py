@@ -1,7 +1,7 @@
-"""What all entries of the journal come to: read from it, and made into rows; or told by the rows, so that it can be folded.
+"""The result of all journal entries: read from the journal and written as rows; or taken from the rows, to be folded.
 
-A partition is what its last commit that reached the store has made of it. Written in one transaction: the metastore is as the
-journal tells, or as it was. Which metastore that may be done to, and what it says about it, is `rebuild`'s.
+A partition is what its last commit in the store has made of it. Written in one transaction: the metastore is as the journal
+says, or unchanged. `rebuild` decides which metastore this may be done to, and reports it.
 """
 
 from __future__ import annotations
@@ -64,22 +64,22 @@ class _Log:
 
 @dataclass(slots=True)
 class Replayed:
-    """What all commits that the store was told of come to."""
+    """The result of all commits that the store was told of."""
 
     end: End = NO_ENTRY
     doubt: str = ""
-    """Why there may have been commits behind the last one that is told of; empty if there were none."""
+    """Why there may have been commits after the last one told; empty if there were none."""
     objects: int = 0
-    """Of the journal, that were read."""
+    """Number of the journal's objects that were read."""
     changes: int = 0
     topics: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     dropped: dict[str, int] = field(default_factory=dict)
-    """Of each topic that ever was, the number of the entry that tells of it last; it may have been made again."""
+    """For each topic ever dropped, the number of its last drop's entry; it may have been created again."""
     logs: dict[TopicPartition, _Log] = field(default_factory=dict)
-    """Of partitions that had a commit. The others are empty."""
+    """For partitions that had a commit. The others are empty."""
     epochs: dict[TopicPartition, Epochs] = field(default_factory=dict)
     losses: dict[Loss, None] = field(default_factory=dict)
-    """In their order, each once: a base and an entry may tell of the same."""
+    """In order, each once: a base and an entry may report the same."""
     erasures: dict[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
     """By topic and digest of the key."""
 
@@ -99,7 +99,7 @@ class Replayed:
         elif "erasure" in change:
             topic, key_digest = change["erasure"]
             self.erasures[topic, key_digest] = change
-        elif "adopted" in change:  # for those who had opened the lake before (`identity`)
+        elif "adopted" in change:  # for processes that had opened the lake before (`identity`)
             return
         elif change.get("dropped"):
             self._drop(change["topic"])
@@ -133,6 +133,7 @@ class Replayed:
 
 
 def replayed(store: Store, lake_id: str, board: Board | None = None) -> Replayed:
+    """Reads the whole journal and returns its result; writes nothing."""
     result = Replayed()
     for end, entries in read_all(store, lake_id, board):
         result.end = end
@@ -140,7 +141,7 @@ def replayed(store: Store, lake_id: str, board: Board | None = None) -> Replayed
         for entry in entries:
             result.apply(entry)
     newest = told_end(store, lake_id, last=result.end.number)
-    # Nobody writes a number before the one below it is told, so that one more may be there than is told.
+    # Nobody writes a number before the one below it is told, so at most one more may be there than is told.
     if newest is None or newest.number < result.end.number - 1:
         result.doubt = (
             f"the journal ends at number {result.end.number}, and {ENDS} says "
@@ -150,7 +151,7 @@ def replayed(store: Store, lake_id: str, board: Board | None = None) -> Replayed
 
 
 def needed_objects(after: Replayed) -> dict[str, int]:
-    """The objects that extents point at, and how long each must be at least."""
+    """The objects that extents point at, and the minimum length of each."""
     needed: dict[str, int] = {}
     for partition, log in after.logs.items():
         for extent in log.extents.values():
@@ -167,7 +168,7 @@ def write_replayed(
     location: str,
     meter: Meter,
 ) -> tuple[list[str], int]:
-    """Partitions that changed, and how many erasures are not done. `sizes` of what is in the store, which is at `location`."""
+    """Returns the changed partitions, and how many erasures are not done. `sizes`: of objects in the store at `location`."""
     location_before = metastore.location
     with metastore.transaction() as connection:
         if location != location_before:
@@ -205,8 +206,8 @@ def _write_topics(connection: Connection, after: Replayed) -> None:
 
 
 def _is_the_same(row: Any, after: Replayed, number: int) -> bool:
-    """Whether a topic of the metastore is the journal's of that name, and not one that was dropped behind `number`, the last
-    entry that the metastore knows of, or in what a base has folded: then nothing but its id in Kafka may tell."""
+    """Whether a topic of the metastore is the journal's topic of that name. Not if that was dropped after `number`, the last
+    entry that the metastore knows. If a base has folded the drop, only the id in Kafka can tell, and it may be unknown."""
     facts = after.topics.get(row.name)
     if facts is None or after.dropped.get(row.name, 0) > number:
         return False
@@ -216,7 +217,7 @@ def _is_the_same(row: Any, after: Replayed, number: int) -> bool:
 def _write_objects(
     connection: Connection, sizes: Mapping[str, int], needed: Mapping[str, int], now_ms: int, meter: Meter
 ) -> None:
-    """What is in the store, or should be. Grace counts from now on: whoever reads by an older metastore may need them."""
+    """Objects that are, or should be, in the store. Grace starts now: readers with an older metastore may need them."""
     table = schema.objects
     present = {row.object_id: row for row in connection.execute(select(table))}
     wanted = {
@@ -237,9 +238,9 @@ def _write_objects(
 
 
 def _write_partitions(connection: Connection, after: Replayed, now_ms: int, meter: Meter) -> list[str]:
-    """Those that changed. Their past is another's, or nobody's: it is told from now on.
+    """Returns those that changed. Their past is another history's, or unknown: it is recorded from now on.
 
-    Every one that there is: what the metastore has in one of which the journal tells no commit was never told to the store."""
+    Goes over all partitions. If the journal has no commit of one, what the metastore has in it was never told to the store."""
     changed = []
     table = schema.partitions
     for partition in sorted(located_all(connection, None)):
@@ -283,8 +284,8 @@ def _write_losses(connection: Connection, after: Replayed) -> None:
 
 
 def _write_erasures(connection: Connection, after: Replayed, now_ms: int, meter: Meter) -> int:
-    """How many are not done. An object that nobody points at may hold such a key since before: its age begins anew, so the
-    steps of the erasure do, too."""
+    """Returns how many are not done. An unreferenced object may still hold such a key, and its age begins anew. So the steps of
+    the erasure begin anew, too."""
     table = schema.erasures
     for (topic, key_digest), change in sorted(after.erasures.items()):
         values = {name: change[name] for name in ("requested_ms", "deadline_ms", "step", "step_ms", "seen")}
@@ -299,7 +300,7 @@ def _write_erasures(connection: Connection, after: Replayed, now_ms: int, meter:
 
 
 def _forget_missing(connection: Connection, there: Iterable[str]) -> None:
-    """Objects that were collected since the metastore's time: nobody points at them any more but the past."""
+    """Objects collected after the metastore's time: only the past still points at them."""
     table, kept = schema.objects, set(there)
     settled = select(table.c.object_id).where(table.c.state.in_([COMMITTED, UNREFERENCED]))
     gone = [object_id for object_id in connection.scalars(settled) if object_id not in kept]
@@ -309,7 +310,7 @@ def _forget_missing(connection: Connection, there: Iterable[str]) -> None:
 
 
 def changes_so_far(metastore: Metastore) -> Iterator[Mapping[str, Any]]:
-    """What all of them come to, by the metastore as it is. Topics first: partitions are theirs."""
+    """The result of all changes, from the metastore as it is. Topics first, because partitions belong to them."""
     with metastore.transaction(snapshot=True) as connection:
         names = list(connection.scalars(select(schema.topics.c.name).order_by(schema.topics.c.name)))
         topics = [topic_change(connection, name) for name in names]
@@ -331,7 +332,7 @@ def changes_so_far(metastore: Metastore) -> Iterator[Mapping[str, Any]]:
 
 
 def _pages(metastore: Metastore, topic_partition: TopicPartition, row: Any) -> Iterator[Mapping[str, Any]]:
-    """A partition as it is at the first page, with the extents of each page as they are then."""
+    """A partition as it is at the first page, with the extents of each page as they are when it is read."""
     columns, after = schema.extents.c, -1
     own = select(schema.extents).where(columns.partition_id == row.partition_id).order_by(columns.span_start)
     with metastore.transaction(snapshot=True) as connection:

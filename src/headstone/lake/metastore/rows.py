@@ -1,6 +1,6 @@
-"""Rows of the metastore and what they stand for: partitions, extents, where each extent's bytes are.
+"""Rows of the metastore and their values: partitions, extents, where each extent's bytes are.
 
-Reads and converts; every change, and every transaction, is the metastore's.
+Reads and converts. All changes and transactions are the metastore's.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def located(connection: Connection, topic_partition: TopicPartition, *, lock: bo
 
 
 def located_all(connection: Connection, wanted: Collection[TopicPartition] | None) -> dict[TopicPartition, Any]:
-    """The rows of many partitions in few statements; of all of them for None. By row id, the order in which rows are locked."""
+    """The rows of many partitions in few statements; of all for None. By row id, the order in which rows are locked."""
     rows = located_present(connection, wanted)
     for partition in wanted or ():
         if partition not in rows:
@@ -50,7 +50,7 @@ def located_all(connection: Connection, wanted: Collection[TopicPartition] | Non
 
 
 def located_present(connection: Connection, wanted: Collection[TopicPartition] | None) -> dict[TopicPartition, Any]:
-    """As `located_all`, of those that are there: a topic may be dropped while somebody works on it."""
+    """As `located_all`, but skips missing ones: a topic may be dropped while a worker has it."""
     partitions, topics = schema.partitions, schema.topics
     query = select(topics.c.name, partitions).join_from(partitions, topics)
     numbers = sorted({partition.number for partition in wanted or ()})
@@ -68,7 +68,7 @@ def located_present(connection: Connection, wanted: Collection[TopicPartition] |
 
 
 def with_names(table: Table) -> Select[Any]:
-    """Rows of a table that has one or more per partition, each with the topic's name and the partition's number."""
+    """Rows of a table with one or more rows per partition, each with the topic's name and the partition's number."""
     named = select(schema.topics.c.name, schema.partitions.c.number, table)
     return named.join_from(table, schema.partitions).join(schema.topics)
 
@@ -79,12 +79,12 @@ def partition_id_of(connection: Connection, topic_partition: TopicPartition) -> 
 
 
 def loaded(connection: Connection, row: Any, *, extents: tuple[Extent, ...] = ()) -> Partition:
-    """With these of its extents."""
+    """The partition with these of its extents."""
     return replace(without_extents(connection, [row])[row.partition_id], extents=extents)
 
 
 def extents_in(connection: Connection, partition_id: int, spans: Spans) -> tuple[Extent, ...]:
-    """Those that have an offset in common with one of the spans, in order.
+    """Extents that share an offset with one of the spans, in order.
 
     Extents tile a log: where none begins with a span, the last one that begins before it may reach into it."""
     columns, by_start = schema.extents.c, dict[int, Extent]()
@@ -108,9 +108,9 @@ def extents_in(connection: Connection, partition_id: int, spans: Spans) -> tuple
 
 
 def loaded_all(connection: Connection, rows: Sequence[Any], *, smaller_than: int | None = None) -> dict[int, Partition]:
-    """By row id. A statement per table and chunk of partitions, whatever each of them holds.
+    """By row id. A statement per table and chunk of partitions, however much each of them holds.
 
-    `smaller_than`: of the extents only those of fewer bytes."""
+    `smaller_than`: only extents with fewer bytes."""
     loaded: dict[int, Partition] = {}
     for some in chunks(rows):
         ids = [row.partition_id for row in some]
@@ -121,7 +121,7 @@ def loaded_all(connection: Connection, rows: Sequence[Any], *, smaller_than: int
 
 
 def without_extents(connection: Connection, rows: Sequence[Any]) -> dict[int, Partition]:
-    """By row id, as many as fit into a statement: what they tell themselves, and their ranges."""
+    """By row id, at most as many as fit into a statement: the rows' own values, and their ranges."""
     ids = [row.partition_id for row in rows]
     cleaned, tombstones = (by_partition(connection, table, ids) for table in (schema.cleaned, schema.tombstones))
     return {
@@ -149,7 +149,7 @@ def by_partition(
 
 
 def among(column: Any, ids: Sequence[int]) -> Any:
-    """These rows, and perhaps some between them: of neighbours a range says the same as a long list, in a tenth of the time."""
+    """Condition for these rows, and perhaps some between them: for neighbours a range is ten times as fast as a long list."""
     low, high = min(ids), max(ids)
     return column.between(low, high) if high - low < 2 * len(ids) else column.in_(ids)
 
@@ -198,7 +198,7 @@ def topic_settings(connection: Connection, topic_ids: Collection[int]) -> dict[i
 
 
 def lowest_hold(connection: Connection, partition_id: int, now_ms: int) -> LowestHold | None:
-    """Of the holds that have not expired, the one of the reader farthest behind."""
+    """The hold of the reader farthest behind, among those that have not expired."""
     columns = schema.holds.c
     in_force = (columns.partition_id == partition_id) & (columns.expires_ms > now_ms)
     query = select(columns.reader, columns.held_from).where(in_force).order_by(columns.held_from, columns.reader)
@@ -207,7 +207,7 @@ def lowest_hold(connection: Connection, partition_id: int, now_ms: int) -> Lowes
 
 
 def lease_of(connection: Connection, partition_id: int, now_ms: int) -> str | None:
-    """Who works on a partition."""
+    """The worker with an unexpired lease on the partition, or None."""
     columns = schema.leases.c
     in_force = (columns.partition_id == partition_id) & (columns.expires_ms > now_ms)
     return connection.execute(select(columns.worker).where(in_force)).scalar_one_or_none()

@@ -3,14 +3,14 @@
 From what is due to what was committed, a noun each:
 
     Totals      what a partition's extents come to: the numbers on its row (`totals`)
-    Standing    a partition with these, and with what of its dirt is old enough
+    Standing    a partition with its totals, and with the dirt that is old enough
     Urgency     whether it is worth a compaction now, why, and before which others; QueueKeys is what an index knows of that
     Plan        what a compaction of it will do (`jobs/job_plan`)
     Job         what runs, for many partitions (`jobs/job`)
     Compacted   what was committed (`jobs/compaction`)
 
-Lag is a deadline, not only a condition: what somebody asked for comes first, then what is overdue, then expired tombstones,
-then the dirtiest.
+Lag is a deadline, not only a condition. The order is: requested partitions, overdue ones, expired tombstones, then the
+dirtiest.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from headstone.retention.policy import NO_LIMIT, has_passed, horizon_after
 from headstone.retention.settings import CLEANUP_POLICY, retention_limits, setting_of
 
 POLICY, POLICY_UNKNOWN = CLEANUP_POLICY, "unknown"
-"""Of a topic without that setting: compact. Unknown: its source did not tell."""
+"""A topic without this setting counts as compact. Unknown: its source did not tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,14 +39,14 @@ class Standing:
     partition: Partition
     totals: Totals
     dirt: Dirt
-    """What is older than min.compaction.lag.ms, and what is clean."""
+    """The dirt older than min.compaction.lag.ms, and the clean bytes."""
     more_at_ms: int | None = None
-    """When more of it is so old; None if all is."""
+    """When more of the dirt is old enough; None if all is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Urgency:
-    """`deadline_ms` is when max.compaction.lag.ms is over for the oldest dirty data; None without such data or limit."""
+    """`deadline_ms` is when max.compaction.lag.ms expires for the oldest dirty data; None without such data or limit."""
 
     eligible: bool
     requested: bool
@@ -54,7 +54,7 @@ class Urgency:
     dirty_ratio: float
     dirty_bytes: int
     tombstones_due: int
-    """Ranges of which the tombstones have had their time."""
+    """Number of ranges whose tombstones have had their time."""
     deadline_ms: int | None
 
 
@@ -81,7 +81,7 @@ class Limits:
 
 
 def limits_of(settings: Mapping[str, object]) -> Limits:
-    """UsageError if one of them is no number."""
+    """UsageError if one of them is not a number."""
     return Limits(
         ratio_min=setting_of(settings, "min.cleanable.dirty.ratio"),
         lag_ms_min=setting_of(settings, "min.compaction.lag.ms"),
@@ -91,6 +91,7 @@ def limits_of(settings: Mapping[str, object]) -> Limits:
 
 
 def dirty_spans(partition: Partition) -> Spans:
+    """The log without its cleaned ranges."""
     log = [Span(partition.start_offset, partition.next_offset)]
     return without(log, partition.cleaned) if partition.next_offset > partition.start_offset else ()
 
@@ -107,9 +108,9 @@ def compactable(partition: Partition, settings: Mapping[str, object], *, now_ms:
 
 
 def due_tombstones(partition: Partition, settings: Mapping[str, object], *, now_ms: int, held_from: int) -> Spans:
-    """Where tombstones may go now: their horizon has passed, no reader is behind, nothing below that must wait.
+    """Where tombstones may be removed now: their horizon has passed, no reader is behind, nothing below has to wait.
 
-    Dirty data and younger ranges below keep what is above them: one offset is enough to say how far removal may go."""
+    Dirty data and younger ranges keep everything above them: one offset is enough to say how far removal may go."""
     if not partition.tombstones:
         return ()
     dirty, retention_ms = dirty_spans(partition), setting_of(settings, "delete.retention.ms")
@@ -166,15 +167,15 @@ class QueueKeys:
     """What the queue's indexes know of a partition: never later, and never less, than what `urgency_of` finds."""
 
     overdue_from_ms: int = NO_LIMIT
-    """From when on max.compaction.lag.ms is over for the oldest dirty data."""
+    """When max.compaction.lag.ms expires for the oldest dirty data."""
     tombstones_due_ms: int = NO_LIMIT
-    """From when on the lowest range of tombstones has had its time, readers' holds aside."""
+    """When the lowest range of tombstones has had its time, readers' holds aside."""
     dirty_ratio: float = 0.0
-    """0 if it is not enough."""
+    """0 if it is too low for a compaction."""
 
 
 def queue_keys(partition: Partition, totals: Totals, settings: Mapping[str, object]) -> QueueKeys:
-    """Looks at no extents of the partition. A topic whose settings make no sense is no candidate."""
+    """Looks at no extents of the partition. A topic with invalid settings is no candidate."""
     try:
         if not_compacted(settings):
             return QueueKeys()
@@ -196,14 +197,14 @@ def queue_keys(partition: Partition, totals: Totals, settings: Mapping[str, obje
 
 
 def all_dirt(totals: Totals) -> Dirt:
-    """Whatever min.compaction.lag.ms is."""
+    """Ignores min.compaction.lag.ms."""
     return Dirt(clean_bytes=totals.clean_bytes, dirty_bytes=totals.dirty_bytes, oldest_ms=totals.oldest_dirty_ms)
 
 
 def next_look_ms(standing: Standing, urgency: Urgency) -> int:
-    """Of a partition whose dirt is not due: before then it is not, unless somebody compacts, merges or configures it.
+    """When to look again at a partition whose dirt is not due. Only a compaction, a merge or new settings make it due earlier.
 
-    Appends change nothing: what is young ends what is cleaned, and they come behind it."""
+    Appends do not: cleaning stops at what is too young, and they come after that."""
     if standing.more_at_ms is None:
         return 0
     return min(standing.more_at_ms, NO_LIMIT if urgency.deadline_ms is None else urgency.deadline_ms + 1)

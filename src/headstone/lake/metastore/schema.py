@@ -31,10 +31,10 @@ from sqlalchemy import (
 from headstone.lake.metastore.commits import OtherVersion
 
 VERSION = 7
-"""Of the tables. Another one is refused."""
+"""Version of the tables. Any other is refused."""
 
 NEVER = str(2**63 - 1)
-"""Of a time that does not come."""
+"""A time that never comes."""
 
 metadata = MetaData()
 
@@ -55,14 +55,13 @@ lakes = Table(
     Column("token", String(36), nullable=False, server_default=""),
     Column("token_before", String(36), nullable=False, server_default=""),
 )
-"""`location`: a URL, or a path beside the metastore's file, which moves along with it. `place`, `token`, `token_before`: what
-tells the metastore from its copies (`identity`).
+"""`location`: a URL, or a path relative to the metastore's file, which moves along with it. `place`, `token`, `token_before`
+tell the metastore from its copies (`identity`).
 
-`hash_key`: 128 bits in hexadecimal, the secret of the digests in lists of keys. `clock`: whose time decides, the database's
-or a given one. `clock_ms`: the newest time that is known to have been, where the database has no clock of its own.
-`journal_number`, `journal_digest`: of the last object of the journal that is known to be written.
-`listed_ms`: when a worker has looked last for
-objects that are not known here; 0: never."""
+`hash_key`: 128 bits in hexadecimal, the secret of the digests in lists of keys. `clock`: whose time decides, the database's or
+a given one. `clock_ms`: the newest time the lake has seen, where the database has no clock of its own. `journal_number`,
+`journal_digest`: the last object of the journal that is known to be written. `listed_ms`: when a worker last looked for objects
+that are not known here; 0 if never."""
 
 journal = Table(
     "journal",
@@ -71,7 +70,7 @@ journal = Table(
     Column("token", String(16), nullable=False, unique=True),
     Column("change", Text, nullable=False),
 )
-"""What commits have changed and the store has not been told yet (`journal`)."""
+"""Changes of commits that have not been written to the store yet (`journal`)."""
 
 topics = Table(
     "topics",
@@ -82,7 +81,7 @@ topics = Table(
     Column("kafka_id", String(36), nullable=True),
 )
 """`settings` is JSON by the names of Kafka's topic configs; only what differs from the defaults. `kafka_id` is the id that
-Kafka gave the topic whose records these are: one that is deleted and made again has another."""
+Kafka gave the topic of these records: a topic that is deleted and created again has another."""
 
 partitions = Table(
     "partitions",
@@ -116,10 +115,10 @@ partitions = Table(
     Index("partitions_by_dirty_ratio", "dirty_ratio"),
     Index("partitions_by_unleveled_bytes", "unleveled_bytes"),
 )
-"""`changed_ms` never goes back, whatever the clocks of workers say. Before `known_from_ms` the past was collected.
+"""`changed_ms` never goes back, whatever the clocks of workers say. The past before `known_from_ms` was collected.
 `first_added_ms`: when its first records came; -1 if none did. From `extents` to `dead_since_ms`: what the extents come to
 (`totals`). From `overdue_from_ms` on: what the queue looks for (`scheduling.QueueKeys`). `unleveled_bytes`: what has come since
-somebody looked for small extents."""
+the last look for small extents."""
 
 leader_epochs = Table(
     "leader_epochs",
@@ -128,7 +127,7 @@ leader_epochs = Table(
     Column("epoch", Integer, primary_key=True),
     Column("start_offset", BigInteger, nullable=False),
 )
-"""At which offset each leader of the partition in Kafka began to write, as far as its logs have told."""
+"""The offset at which each leader of the partition in Kafka began to write, as far as its logs have told."""
 
 objects = Table(
     "objects",
@@ -139,13 +138,13 @@ objects = Table(
     Column("changed_ms", BigInteger, nullable=False),
     Column("registered_ms", BigInteger, nullable=False, server_default="0"),
 )
-"""`state`: registered (may be on its way), committed (extents point at it), unreferenced (none do any more), condemned (about
-to be deleted; nobody may use it again). `size`: 0 before it is committed. `registered_ms`: when it was, though a long job that
-keeps it registered renews `changed_ms`; 0 of one that nobody registered."""
+"""`state`: registered (may be uploading), committed (extents point at it), unreferenced (none do any more), condemned (about to
+be deleted; must not be used again). `size`: 0 before it is committed. `registered_ms`: when it was registered, even if a long
+job that keeps it registered renews `changed_ms`; 0 if it never was."""
 
 
 def _batches_of_extent() -> list[Column[Any]]:
-    """Which end it has, and where its batches lie. Made anew for each table: a column belongs to one."""
+    """Its end, and where its batches lie. Made anew for each table: a column belongs to one."""
     return [
         Column("span_end", BigInteger, nullable=False),
         Column("object_id", String(36), ForeignKey("objects.object_id"), nullable=False),
@@ -166,7 +165,7 @@ def _keys_of_extent() -> list[Column[Any]]:
 
 
 def _dead_of_extent() -> list[Column[Any]]:
-    """How many of its records are dead, and where the list of them lies."""
+    """How many of its records are dead, and where their list lies."""
     return [
         Column("dead", BigInteger, nullable=False, server_default="0"),
         Column("dead_object", String(36), nullable=True),
@@ -193,7 +192,7 @@ extents = Table(
 )
 DIRTY = text("extents.dirty = 1")
 MARKED = text("extents.dead_since_ms >= 0")
-"""Written out, not as parameters: only then a database sees that an index of these rows alone is enough."""
+"""Written out, not as parameters: only then does a database see that an index of just these rows is enough."""
 _DIRTY_ONLY: dict[str, Any] = {"postgresql_where": text("dirty = 1"), "sqlite_where": text("dirty = 1")}
 _MARKED_ONLY: dict[str, Any] = {
     "postgresql_where": text("dead_since_ms >= 0"),
@@ -202,11 +201,11 @@ _MARKED_ONLY: dict[str, Any] = {
 Index("extents_by_oldest_dirty", extents.c.partition_id, extents.c.oldest_timestamp_ms, **_DIRTY_ONLY)
 Index("extents_by_newest_dirty", extents.c.partition_id, extents.c.max_timestamp_ms, **_DIRTY_ONLY)
 Index("extents_by_dead_since", extents.c.partition_id, extents.c.dead_since_ms, **_MARKED_ONLY)
-"""`dirty`: 1 if any offset of it is. With these indexes a commit finds the extremes of what is left without reading it."""
+"""`dirty`: 1 if any of its offsets is. With these indexes a commit finds the extremes of what is left without reading it."""
 SMALL_BYTES = 8 << 20
-"""Of an extent: whoever merges looks at smaller ones, and at no other."""
+"""Size of an extent: leveling looks only at smaller ones."""
 UNLEVELED_BYTES_MIN = SMALL_BYTES
-"""So much has to come before somebody looks for small extents again: half of what an extent should have."""
+"""Bytes that must come before the next look for small extents: half of what an extent should have."""
 _SMALL_ONLY: dict[str, Any] = {
     "postgresql_where": text(f"length < {SMALL_BYTES}"),
     "sqlite_where": text(f"length < {SMALL_BYTES}"),
@@ -215,7 +214,7 @@ Index("extents_by_smallness", extents.c.partition_id, extents.c.span_start, **_S
 
 
 def is_smaller(extent_bytes: int) -> TextClause:
-    """Of extents. Written out, as above."""
+    """Condition for extents. Written out, as above."""
     return text(f"extents.length < {extent_bytes:d}")
 
 
@@ -235,7 +234,7 @@ past_extents = Table(
     Index("past_extents_by_dead_object", "dead_object"),
     Index("past_extents_by_partition", "partition_id", "removed_ms"),
 )
-"""What the log was made of from `added_ms` until before `removed_ms`; as long as its object is there."""
+"""What the log consisted of from `added_ms` until before `removed_ms`. Kept while its object exists."""
 
 past_starts = Table(
     "past_starts",
@@ -278,8 +277,8 @@ losses = Table(
     Column("moment_ms", BigInteger, nullable=False),
     Index("losses_by_partition", "partition_id"),
 )
-"""What was given up of damaged objects. `lost_keys`: of how many keys it was the newest; -1: nobody knows. `older_values`: 1 if
-older values of these may be served."""
+"""What was given up with damaged objects. `lost_keys`: number of keys whose newest records it was; -1 if unknown.
+`older_values`: 1 if older values of these may be served."""
 
 leases = Table(
     "leases",
@@ -289,8 +288,8 @@ leases = Table(
     Column("expires_ms", BigInteger, nullable=False, server_default="0"),
     Index("leases_by_worker", "worker"),
 )
-"""Who works on a partition, until when. Spares others the work; what keeps the data right is the epoch. Each partition has
-a row from its beginning, free or not: whoever takes several locks these, and is in nobody's way who commits."""
+"""Which worker has a partition, until when. Saves others the work; the epoch keeps the data right. Each partition has a row
+from its beginning, free or not. Whoever takes several locks these rows, which is in no committer's way."""
 
 requests = Table(
     "requests",
@@ -317,7 +316,7 @@ holds = Table(
     Column("held_from", BigInteger, nullable=False),
     Column("expires_ms", BigInteger, nullable=False),
 )
-"""Readers that have not passed `held_from` yet: tombstones from there on stay until they have, or until it expires."""
+"""Readers that have not passed `held_from` yet: tombstones from there on stay until they have, or until the hold expires."""
 
 erasures = Table(
     "erasures",
@@ -332,8 +331,8 @@ erasures = Table(
     Column("waits_for", Text, nullable=False),
     Column("seen", Boolean, nullable=False, server_default=false()),
 )
-"""Keys of which nothing may be left after `deadline_ms`, by their digest under the lake's secret. The topic is a name: of one
-that was dropped all is erased (digest `*`). `step` is the last that was done; look again at `not_before_ms`."""
+"""Keys of which nothing may be left after `deadline_ms`, by their digest under the lake's secret. The topic is a name: a
+dropped topic is erased as a whole (digest `*`). `step` is the last one done; look again at `not_before_ms`."""
 
 pins = Table(
     "pins",
@@ -343,7 +342,7 @@ pins = Table(
     Column("as_of_ms", BigInteger, nullable=False),
     Column("expires_ms", BigInteger, nullable=False),
 )
-"""Readers of what the log was made of at `as_of_ms` or since: objects that were left since then stay until it expires."""
+"""Readers of what the log consisted of at `as_of_ms` or since: objects left since then stay until the pin expires."""
 
 workers = Table(
     "workers",
@@ -375,7 +374,7 @@ def exists(connection: Connection) -> bool:
 
 
 def expect_version(connection: Connection) -> None:
-    """Asked at the beginning of every transaction: a newer program may have changed the tables since the lake was opened."""
+    """Checked at the beginning of every transaction: a newer program may have changed the tables since the lake was opened."""
     version = connection.execute(select(lakes.c.version)).scalar_one()
     if version != VERSION:
         raise OtherVersion(

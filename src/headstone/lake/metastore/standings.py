@@ -1,7 +1,7 @@
 """How partitions stand, from their rows: what their extents come to, and whether they are worth a compaction now.
 
-Reads rows, ranges, holds and requests of many partitions in few statements. Of extents it looks at the dirty ones only, and
-only where min.compaction.lag.ms tells some of them from others. Decides nothing: that is `scheduling`.
+Reads rows, ranges, holds and requests of many partitions in few statements. Looks at extents only if they are dirty, and only
+where min.compaction.lag.ms separates some of them from others. Decides nothing: that is `scheduling`.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def judged(
     now_ms: int,
     requested: Collection[TopicPartition] = (),
 ) -> list[PartitionUrgency]:
-    """Of partitions by their rows (`rows.located_all`), in their order. `requested`: as if somebody had asked for these too.
+    """For partitions by their rows (`rows.located_all`), in their order. `requested`: treated as requested, too.
 
-    Settings that make no sense are their topic's own trouble, and the reason why its partitions are not due."""
+    Invalid settings affect their topic only: they are the reason why its partitions are not due."""
     settings, answers = topic_settings(connection, {row.topic_id for row in rows.values()}), list[PartitionUrgency]()
     for some in chunks(list(rows.items())):
         ids = [row.partition_id for _, row in some]
@@ -81,7 +81,7 @@ def _standings(
 def _old_enough(
     connection: Connection, rows: Sequence[Any], settings: Mapping[int, Mapping[str, object]], now_ms: int
 ) -> dict[int, tuple[Dirt, int]]:
-    """Of partitions some of whose dirty extents are too young, by the first of these; and when more is old enough."""
+    """For partitions with dirty extents that are too young: the dirt below the first of these, and when more is old enough."""
     by_lag: dict[int, list[Any]] = {}
     for row in rows:
         lag_ms = _lag_ms(settings[row.topic_id])
@@ -100,7 +100,7 @@ def _old_enough(
 
 
 def _older_than(ids: Sequence[int], moment_ms: int) -> Any:
-    """What lies below the first dirty extent that has a younger record, and how young that is."""
+    """What lies below the first dirty extent with a younger record, and the newest timestamp of that extent."""
     columns, in_partitions = schema.extents.c, schema.extents.c.partition_id.in_(ids)
     young = (
         select(columns.partition_id, func.min(columns.span_start).label("start"))
@@ -124,7 +124,7 @@ def _older_than(ids: Sequence[int], moment_ms: int) -> Any:
 def _lag_ms(settings: Mapping[str, object]) -> int:
     try:
         return int(setting_of(settings, "min.compaction.lag.ms"))
-    except UsageError:  # told by `_urgency`
+    except UsageError:  # reported by `_urgency`
         return 0
 
 

@@ -1,6 +1,6 @@
-"""What jobs ask of many partitions at once: how they stand, which extents they begin with, which are small, what is past.
+"""What jobs ask about many partitions at once: how they stand, which extents they begin with, which are small, what is past.
 
-Takes a metastore and gives values; a few statements for each question, however many partitions there are. Changes nothing.
+Takes a metastore and returns values; a few statements for each question, however many partitions there are. Changes nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from headstone.retention.policy import NO_LIMIT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mergeable:
-    """A partition with its small extents only, and how many it has in all."""
+    """A partition with only its small extents, and how many extents it has in all."""
 
     partition: Partition
     extents: int
@@ -49,39 +49,39 @@ class Pointed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogBegin:
-    """A log with the first of its extents only."""
+    """A log with only the first of its extents."""
 
     partition: Partition
     bytes: int
     """Of all its extents."""
     held_from: int
-    """A reader needs what lies from here on; NO_LIMIT: none does."""
+    """A reader needs what lies from here on; NO_LIMIT if none does."""
     moment_ms: int
 
 
 def all_judged(
     metastore: Metastore, *, now_ms: int, requested: Collection[TopicPartition] = ()
 ) -> list[PartitionUrgency]:
-    """Of every partition. `requested`: as if somebody had asked for these too."""
+    """For every partition. `requested`: treated as requested, too."""
     with metastore.transaction(snapshot=True) as connection:
         rows = located_all(connection, None)
         return judged(connection, rows, now_ms=metastore.moment(connection, now_ms), requested=requested)
 
 
 def extent_counts(metastore: Metastore, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-    """Of those that are there, by their rows."""
+    """For those that exist, from their rows."""
     with metastore.transaction(snapshot=True) as connection:
         return {name: int(row.extents) for name, row in located_present(connection, partitions).items()}
 
 
 def extent_total(metastore: Metastore) -> int:
-    """Of the whole lake, by the partitions' rows."""
+    """Of the whole lake, from the partitions' rows."""
     with metastore.transaction() as connection:
         return int(connection.execute(select(func.coalesce(func.sum(schema.partitions.c.extents), 0))).scalar_one())
 
 
 def record_bytes(metastore: Metastore, topics: Collection[str]) -> int | None:
-    """What a record of these topics takes on average; None if there is none. Looks at no extent."""
+    """Average size of a record of these topics; None if they have none. Looks at no extent."""
     columns = schema.partitions.c
     records = columns.records + columns.dead_records
     query = select(func.sum(columns.bytes), func.sum(records)).join_from(schema.partitions, schema.topics)
@@ -93,7 +93,7 @@ def record_bytes(metastore: Metastore, topics: Collection[str]) -> int | None:
 def small_extents(
     metastore: Metastore, partitions: Collection[TopicPartition], *, smaller_than: int
 ) -> dict[TopicPartition, Mergeable]:
-    """Of those that are there, at one moment. From an index of these: no other extent is looked at, however many there are."""
+    """For those that exist, at one moment. From an index of small extents: it looks at no others, however many there are."""
     with metastore.transaction(snapshot=True) as connection:
         rows = located_present(connection, partitions)
         loaded = loaded_all(connection, list(rows.values()), smaller_than=smaller_than)
@@ -103,7 +103,7 @@ def small_extents(
 def oldest_extents(
     metastore: Metastore, partitions: Collection[TopicPartition], *, now_ms: int
 ) -> dict[TopicPartition, LogBegin]:
-    """Of each of them that has bytes, with its first extent that has some."""
+    """For each of them that has bytes, with its first extent that has some."""
     with metastore.transaction(snapshot=True) as connection:
         rows, moment_ms = located_all(connection, partitions), metastore.moment(connection, now_ms)
         oldest = _oldest_extents(connection, [row.partition_id for row in rows.values()])
@@ -130,7 +130,7 @@ def _begin(row: Any, extents: tuple[Extent, ...], held_from: int, moment_ms: int
 
 
 def _oldest_extents(connection: Connection, ids: Collection[int]) -> dict[int, Extent]:
-    """By partition the first extent that has bytes: one step into the index of its extents, whatever lies behind."""
+    """The first extent that has bytes, by partition: one step into the index of its extents, whatever comes after."""
     extents, partitions, each = schema.extents, schema.partitions, schema.extents.alias()
     first = (
         select(each.c.span_start).where(each.c.partition_id == partitions.c.partition_id, each.c.length > 0)
@@ -146,7 +146,7 @@ def _oldest_extents(connection: Connection, ids: Collection[int]) -> dict[int, E
 
 
 def pointed_extents(metastore: Metastore) -> Iterator[list[Pointed]]:
-    """Of some partitions at a time, so that memory is bounded: extents of now, and of the past."""
+    """A few partitions at a time, so that memory is bounded: current extents and past ones."""
     with metastore.transaction(snapshot=True) as connection:
         rows = sorted((row.partition_id, name) for name, row in located_all(connection, None).items())
     for some in chunks(rows):
@@ -171,7 +171,7 @@ def _extents(connection: Connection, partition_id: int) -> Iterator[tuple[Extent
 
 
 def past_extents(metastore: Metastore, topic: str) -> list[Extent]:
-    """What the logs of a topic were made of before, as far as it is still there."""
+    """What the logs of a topic consisted of before, where it still exists."""
     past = schema.past_extents
     joined = past.join(schema.partitions, past.c.partition_id == schema.partitions.c.partition_id)
     joined = joined.join(schema.topics, schema.partitions.c.topic_id == schema.topics.c.topic_id)
@@ -181,7 +181,7 @@ def past_extents(metastore: Metastore, topic: str) -> list[Extent]:
 
 
 def pointing_at(metastore: Metastore, object_ids: Collection[str]) -> list[TopicPartition]:
-    """Partitions of which an extent, or a list of its dead records, lies in one of these objects."""
+    """Partitions with an extent, or a list of its dead records, in one of these objects."""
     extents, partitions = schema.extents, set()
     query = select(schema.topics.c.name, schema.partitions.c.number).join_from(schema.partitions, schema.topics)
     with metastore.transaction(snapshot=True) as connection:
@@ -194,7 +194,7 @@ def pointing_at(metastore: Metastore, object_ids: Collection[str]) -> list[Topic
 
 
 def aged_partitions(metastore: Metastore, now_ms: int, ages: Mapping[str, int]) -> list[tuple[TopicPartition, int]]:
-    """With the age that counts for each. By the partitions' rows, which tell since when the longest dead record is."""
+    """With the age that counts for each. From the partitions' rows, which say when their oldest dead record was marked."""
     columns = schema.partitions.c
     query = select(schema.topics.c.name, columns.number, columns.dead_since_ms).join_from(
         schema.partitions, schema.topics
@@ -209,10 +209,10 @@ def aged_partitions(metastore: Metastore, now_ms: int, ages: Mapping[str, int]) 
 
 
 def aged_behind(metastore: Metastore, now_ms: int, ages: Mapping[str, int]) -> list[str]:
-    """Topics whose aged dead records have left the log and lie in objects that others still use.
+    """Topics whose aged dead records have left the log but lie in objects that are still in use.
 
-    By the past extents that held them: they are known until their object goes. One whose bytes are still an extent's, with
-    more marks, has left nothing behind."""
+    Found by the past extents that held them, which are known until their object goes. If its bytes still belong to a current
+    extent, with more marks, a past extent has left nothing behind."""
     past, extents, objects = schema.past_extents, schema.extents, schema.objects
     in_use = exists().where(extents.c.object_id == past.c.object_id, extents.c.position == past.c.position)
     joined = (

@@ -1,4 +1,4 @@
-"""What a partition's extents come to: the numbers on its row, by which it is scheduled and shown without a look at an extent.
+"""What a partition's extents come to: the numbers on its row, by which it is scheduled and shown without a look at its extents.
 
 Pure. Every commit changes them by what it changes (`changes`); `checking` counts them again.
 """
@@ -14,7 +14,7 @@ from headstone.lake.format.spans import Spans, touching
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """Named as the columns of the partition's row. An extent is dirty if any offset of it is."""
+    """Named as the columns of the partition's row. An extent is dirty if any of its offsets is."""
 
     extents: int = 0
     bytes: int = 0
@@ -22,13 +22,13 @@ class Totals:
     records: int = 0
     dead_records: int = 0
     dead_bytes: int = 0
-    """Of dead records, about: an extent's bytes, by the share of its records that are dead."""
+    """Approximate bytes of dead records: an extent's bytes times the share of its records that are dead."""
     oldest_dirty_ms: int = -1
     """For max.compaction.lag.ms: the oldest of the dirty extents' `oldest_timestamp_ms`; -1 if none has a timestamp."""
     newest_dirty_ms: int = -1
     """For min.compaction.lag.ms: the newest timestamp of a dirty extent."""
     dead_since_ms: int = -1
-    """Since when the longest dead record is; -1 if none is."""
+    """When the oldest dead record was marked; -1 if there is none."""
 
     @property
     def clean_bytes(self) -> int:
@@ -36,7 +36,7 @@ class Totals:
 
 
 COUNTS = ("extents", "bytes", "dirty_bytes", "records", "dead_records", "dead_bytes")
-"""Those that change by a difference. The others are extremes: of those that are left, somebody has to ask."""
+"""Those that change by a difference. The others are extremes, and have to be queried from the extents that are left."""
 COLUMNS = tuple(field.name for field in fields(Totals))
 
 
@@ -69,7 +69,7 @@ def dead_bytes_of(extent: Extent) -> int:
 
 
 def added(before: Totals, more: Totals) -> Totals:
-    """With extents at the end, none of which is dead."""
+    """With more extents at the end, none of which has dead records."""
     counts = {name: getattr(before, name) + getattr(more, name) for name in COUNTS}
     return replace(
         before, **counts, oldest_dirty_ms=oldest([before.oldest_dirty_ms, more.oldest_dirty_ms]),
@@ -78,5 +78,5 @@ def added(before: Totals, more: Totals) -> Totals:
 
 
 def changed(before: Totals, gone: Totals, come: Totals) -> dict[str, int]:
-    """The counts after some extents took the place of others."""
+    """The counts after `come` took the place of `gone`."""
     return {name: getattr(before, name) - getattr(gone, name) + getattr(come, name) for name in COUNTS}

@@ -1,8 +1,8 @@
 """A topic of the lake as log directories from which brokers start: the original offsets, in segments with their indexes.
 
-A partition is cut into segments, each written by a task that reads its extents by range; nothing is decoded but extents with
-dead records. The log begins and ends where the lake's does: where no record is left there, an empty batch holds the place, as
-Kafka's own cleaner leaves one. Where the directories are is known to `export_places`, who may be a broker to `log/bootstrap`.
+A partition is cut into segments, each written by a task that reads its extents by range; only extents with dead records are
+decoded. The log begins and ends where the lake's does. Where it has no record there, an empty batch holds the place, as Kafka's
+own cleaner leaves one. `export_places` knows where the directories are, `log/bootstrap` how a broker gets its metadata.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ from headstone.storage.stores import Store
 Tell = Callable[[str], None]
 WAVE_PARTITIONS = 256
 WAVE_BYTES = 16 << 30
-"""Tasks of so much run at once; then the partitions of the wave take their places."""
+"""Tasks for this many bytes run at once; then the partitions of the wave take their places."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionExport:
-    """What is to be written of a partition, as the lake is at one moment."""
+    """What to write of a partition, as the lake is at one moment."""
 
     partition: TopicPartition
     topic_id: str
     state: Partition
     leader_epochs: Epochs
-    """Those that the metastore knows; batches tell of others."""
+    """Those that the metastore knows; batches may have others."""
     first_dirty: int | None
     """For the cleaner's checkpoint; None for a topic that is not compacted."""
     segment_bytes: int
@@ -77,7 +77,7 @@ class PartitionExport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentWork:
-    """One task: these extents become one segment; more, if their offsets are too far apart for one."""
+    """One task: these extents become one segment, or several if their offsets are too far apart for one."""
 
     store: Store
     directory: Place
@@ -85,9 +85,9 @@ class SegmentWork:
     start_offset: int
     """Batches that end below are left out."""
     pinned_start: int | None
-    """Of the first segment: the offset at which, or below which, a segment must begin."""
+    """For the first segment: the offset at which, or below which, a segment must begin."""
     next_offset: int | None
-    """Of the last segment: where the log ends."""
+    """For the last segment: where the log ends."""
     closing_epoch: int
     index_interval_bytes: int
 
@@ -110,13 +110,13 @@ class Exported:
     segments: int
     leader_epochs: Epochs
     producer_id_max: int
-    """-1: no batch names a producer."""
+    """-1: no batch has a producer."""
 
 
 def plan_export(
     lake: Lake, topics: Sequence[str], *, topic_ids: Mapping[str, str], as_of_ms: int | None = None
 ) -> list[PartitionExport]:
-    """Of every partition, at one moment. A topic that Kafka has given no id gets one, the same for all its partitions."""
+    """For every partition, at one moment. A topic without an id from Kafka gets a new one, the same for all its partitions."""
     settings = lake.metastore.topics()
     for topic in (*topics, *topic_ids):
         if topic not in settings:
@@ -142,7 +142,7 @@ def plan_export(
 
 
 def fresh_topic_id() -> str:
-    """16 random bytes as Kafka writes them; tools would take one that begins with a dash for an option."""
+    """16 random bytes as Kafka writes them. Never with a dash first: tools would take it for an option."""
     while True:
         made = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         if not made.startswith("-"):
@@ -153,9 +153,9 @@ def export(
     lake: Lake, planned: Sequence[PartitionExport], place: ExportPlace, engine: Engine, *,
     board: Board | None = None, tell: Tell = lambda text: None, stop: Stop = never,
 ) -> Iterator[list[Exported]]:  # fmt: skip
-    """Into a place that is held. Wave after wave, each when it is there for good: all its files and all checkpoints.
+    """Writes into a place that is held, in waves. Yields each wave once all its files and checkpoints are written for good.
 
-    `stop`: segments in hand are written, partitions that are whole then are there, and the others are not."""
+    `stop`: finishes the current segments; partitions that are whole then are committed, the others are not."""
     count = 0
     for wave in _waves(planned):
         if stop():
@@ -224,7 +224,7 @@ def _new_partition(planned: PartitionExport, exported: Exported, outputs: Sequen
 
 
 def segment_works(planned: PartitionExport, store: Store, directory: Place) -> list[SegmentWork]:
-    """None for a log without an offset."""
+    """Empty for a log without an offset."""
     state = planned.state
     if state.start_offset == state.next_offset:
         return []
@@ -243,7 +243,7 @@ def segment_works(planned: PartitionExport, store: Store, directory: Place) -> l
 
 
 def _groups(extents: Sequence[Extent], segment_bytes: int) -> Iterator[tuple[Extent, ...]]:
-    """Up to a segment's bytes and reach; an extent that is larger is a segment of its own."""
+    """Up to a segment's bytes and reach; a larger extent is a segment of its own."""
     group: list[Extent] = []
     for extent in extents:
         full = sum(one.length for one in group) + extent.length > segment_bytes
@@ -271,7 +271,7 @@ def write_segments(work: SegmentWork, meter: Meter) -> SegmentsWritten:
 
 
 def _expect_same_disk(directory: Place) -> None:
-    """The driver has made it, under a random name: where it is missing, the task has another disk."""
+    """The driver has created it, under a random name: if it is missing, the task has another disk."""
     if isinstance(directory, Path) and not directory.is_dir():
         raise UsageError(
             f"{directory}: no such directory on {platform.node()}, where a task runs, although the driver created it: local "
@@ -309,7 +309,7 @@ class _Segments:
         base, pinned = first, self._work.pinned_start
         if pinned is not None and not self._done:
             base = min(first, pinned)
-            if first - base > SPREAD_MAX // 2:  # so that what comes behind fits as well
+            if first - base > SPREAD_MAX // 2:  # so that what follows fits as well
                 self._open_at(base)
                 self._write_empty(base)
                 self._roll()
@@ -336,7 +336,7 @@ class _Segments:
         self._producer_id_max = max(self._producer_id_max, int(batches["producer_id"].max()))
 
     def _write_empty(self, offset: int) -> None:
-        """A batch without a record."""
+        """A batch without records."""
         epoch = max([self._work.closing_epoch, *(epoch for epoch, _ in self._epochs)])
         head = BatchHead(
             base_offset=offset, last_offset_delta=0, base_timestamp=-1, max_timestamp=-1, leader_epoch=epoch
@@ -363,7 +363,7 @@ class _Segments:
         )
 
     def _roll(self) -> None:
-        """A broker takes records without timestamps for as old as their file: these are as young as can be."""
+        """A broker takes records without timestamps to be as old as their file, so these get the youngest age possible."""
         assert self._open is not None
         with self._open as writer:
             self._done += writer.finish([], self._newest_ms if self._newest_ms >= 0 else time.time_ns() // 1_000_000)

@@ -1,7 +1,7 @@
-"""Which brokers get which partitions of an export, and what their controllers have to know of the topics beforehand.
+"""Which brokers get which partitions of an export, and what their controllers have to know about the topics beforehand.
 
-A log directory that `kafka-storage format` has made tells its broker's number; where it has a bootstrap file, a snapshot of
-that and of the topics, with their ids, settings and leader epochs, is what the metadata of a new cluster begins with.
+A log directory formatted by `kafka-storage format` has its broker's number. If it has a bootstrap file, the metadata of a new
+cluster begins with a snapshot of that file and of the topics, with their ids, settings and leader epochs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headstone.retention.settings import kafka_settings
 from headstone.storage.places import Place
 
 EPOCHS_AHEAD = 1000
-"""Leaders that there may have been since the lake was last filled: what consumers have committed names their epochs, and a
+"""Leaders that there may have been since the lake was last filled: consumers have committed offsets with their epochs, and a
 consumer that knows a newer epoch than the cluster waits for ever."""
 PRODUCER_IDS_PER_BLOCK = 1000
 """A controller gives out whole blocks. A new producer must not be taken for one whose batches are in the log."""
@@ -28,13 +28,14 @@ PRODUCER_IDS_PER_BLOCK = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broker:
-    """A log directory that gets partitions. `node` None: nobody has formatted it, and it may become anybody's."""
+    """A log directory that gets partitions. `node` None: it is not formatted, and may become any broker's."""
 
     log_dir: Place
     node: int | None
 
 
 def brokers_of(log_dirs: Sequence[Place]) -> list[Broker]:
+    """Several directories must be formatted, and for different brokers: UsageError otherwise."""
     brokers = []
     for log_dir in log_dirs:
         node = node_id(log_dir)
@@ -50,14 +51,14 @@ def brokers_of(log_dirs: Sequence[Place]) -> list[Broker]:
 def placed(
     planned: Sequence[PartitionExport], brokers: Sequence[Broker], *, copies: int
 ) -> list[tuple[PartitionExport, list[Broker]]]:
-    """One broker after the other, each partition on so many; the first of them is its preferred leader."""
+    """Assigns round-robin, each partition to `copies` brokers; the first of them is its preferred leader."""
     if copies > len(brokers):
         raise UsageError(f"--replication-factor {copies}: there are {len(brokers)} log directories")
     return [(one, [brokers[(i + copy) % len(brokers)] for copy in range(copies)]) for i, one in enumerate(planned)]
 
 
 def refuse_unknown_policies(settings: Mapping[str, Mapping[str, object]]) -> None:
-    """A topic without a policy is one whose records a broker deletes after a week."""
+    """For a topic without a policy, brokers use the default: they delete its records after a week."""
     for topic, some in settings.items():
         if some.get(POLICY) == POLICY_UNKNOWN:
             raise UsageError(f"{topic}: {not_compacted(some)}")
@@ -68,7 +69,7 @@ def new_topics(
     nodes: Mapping[str, Sequence[Sequence[int]]],
     settings: Mapping[str, Mapping[str, object]],
 ) -> list[NewTopic]:
-    """`nodes`: by topic, those of each partition."""
+    """`nodes`: by topic, the brokers of each partition."""
     topics = []
     for topic in nodes:
         some = sorted((one for one in exported if one.partition.topic == topic), key=lambda one: one.partition.number)
@@ -85,7 +86,7 @@ def new_topics(
 
 
 def refuse_known_topics(brokers: Sequence[Broker], topics: Collection[str]) -> None:
-    """A controller that is told of a topic twice does not start."""
+    """A controller that finds a topic twice does not start."""
     for broker in brokers:
         file = bootstrap_file(broker.log_dir)
         for topic in sorted(topic_ids_in(file).keys() & topics) if file is not None else ():
@@ -93,8 +94,8 @@ def refuse_known_topics(brokers: Sequence[Broker], topics: Collection[str]) -> N
 
 
 def write_metadata(brokers: Sequence[Broker], topics: Sequence[NewTopic], *, producer_id_max: int) -> list[Place]:
-    """The snapshots with which the metadata of new brokers begins: all must begin with the same. Where an interrupted export
-    has written one, it stays."""
+    """Writes the snapshots with which the metadata of new brokers begins; all are the same. One written by an interrupted
+    export stays."""
     blocks = (producer_id_max + PRODUCER_IDS_PER_BLOCK) // PRODUCER_IDS_PER_BLOCK
     snapshots = []
     for broker in brokers:

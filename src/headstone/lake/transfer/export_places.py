@@ -1,7 +1,7 @@
 """Where an export goes: a log directory on a disk, or one of objects. A partition appears there whole or not at all.
 
 Tasks write below a work directory, under names of their attempts; the commit gives files their final names and adds what a
-broker looks for: leader epochs, the topic's id, checkpoints. Knows nothing of where the records come from.
+broker expects: leader epochs, the topic's id, checkpoints. Does not know where the records come from.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ Tell = Callable[[str], None]
 TopicIds = Mapping[TopicPartition, str]
 ANEW = "to start over, empty the log directories, format them and export again"
 CLEAN = b'{"version":0,"brokerEpoch":-2}'
-"""Of `.kafka_cleanshutdown`: every file of these logs is on the disk. A controller takes a broker out of the replicas in sync
-(KIP-966) unless it names the epoch of its last registration; -2 is that of a broker which has none."""
+"""Content of `.kafka_cleanshutdown`: every file of these logs is on the disk. A controller removes a broker from the in-sync
+replicas (KIP-966) unless it names the epoch of its last registration; -2 is that of a broker without one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,27 +55,27 @@ class NewPartition:
     leader_epochs: Epochs
     first_dirty: int | None
     outputs: tuple[OutputSegment, ...]
-    """None: the log holds no offset, and an empty segment says where it goes on."""
+    """None: the log has no offset, and an empty segment says where it continues."""
 
 
 class ExportPlace(Protocol):
     def held(self, tell: Tell) -> AbstractContextManager[None]:
-        """Nobody else writes there meanwhile. What a killed run has left half is removed."""
+        """Keeps others from writing there meanwhile. Removes incomplete files of a killed run."""
         ...
 
     def prepare(self, topic_ids: TopicIds, finished: Collection[TopicPartition] | None) -> None:
-        """Before the first partition. `finished`: those of an interrupted export that are there for good; the others it may
-        have left are removed. None: there was none, and nothing of these names may be there."""
+        """Call before the first partition. `finished`: partitions that an interrupted export has completed; the others it may
+        have left are removed. None: there was no such export, and nothing with these names may be there."""
         ...
 
     def has_any(self, partitions: Collection[TopicPartition]) -> bool: ...
 
     def read_file(self, name: str) -> bytes | None:
-        """None if there is none."""
+        """None if there is no such file."""
         ...
 
     def write_file(self, name: str, content: bytes) -> None:
-        """Whole, or as it was."""
+        """Atomic: the whole file, or the former one."""
         ...
 
     def remove_file(self, name: str) -> None: ...
@@ -87,28 +87,28 @@ class ExportPlace(Protocol):
     def commit(self, new: NewPartition, work_dir: Place) -> None: ...
 
     def settle(self) -> None:
-        """The checkpoints of what was committed since the last time."""
+        """Writes the checkpoints of what was committed since the last call."""
         ...
 
     def complete(self) -> None:
-        """After the last partition."""
+        """Call after the last partition."""
         ...
 
 
 def export_place(place: Place, *, clean: bool) -> ExportPlace:
-    """`clean`: what a killed export has left in an object store is removed, whoever it was."""
+    """`clean`: removes what killed exports, of any process, have left in an object store."""
     return ObjectDirectory(place, clean=clean) if isinstance(place, ObjectPlace) else LogDirectory(place)
 
 
 def _is_clean(out: Place, exported: Collection[TopicPartition]) -> bool:
-    """Whether a broker need not go over what is there beside the export: it stopped cleanly, or there is nothing."""
+    """Whether a broker may skip checking what is there beside the export: it stopped cleanly, or there is nothing."""
     own = {str(partition) for partition in exported}
     folders = [child.name for child in out.iterdir() if child.is_dir() and child.name not in own]
     return was_stopped_cleanly(out) or not any(not name.startswith(METADATA_TOPIC) for name in folders)
 
 
 def _leftovers(out: Place, topic_ids: TopicIds, finished: Collection[TopicPartition] | None) -> list[Place]:
-    """Folders that an interrupted export has left and not finished; whatever else is in the way is refused."""
+    """Folders that an interrupted export has left unfinished; anything else in the way is refused."""
     leftovers = []
     for partition, topic_id in topic_ids.items():
         folder = out / str(partition)
@@ -125,7 +125,7 @@ def _leftovers(out: Place, topic_ids: TopicIds, finished: Collection[TopicPartit
 
 
 def _note(book: CheckpointBook, new: NewPartition) -> None:
-    """All of it is on the disk, all of it was replicated once, and this much of it is clean."""
+    """All of it is on the disk, all of it counts as replicated, and this much of it is clean."""
     book.put(checkpoints.RECOVERY_POINT, new.partition, new.next_offset)
     book.put(checkpoints.HIGH_WATERMARK, new.partition, new.next_offset)
     book.put(checkpoints.LOG_START, new.partition, new.start_offset)
@@ -150,7 +150,7 @@ def _moves(new: NewPartition, work_dir: Place) -> Iterator[tuple[Place, str]]:
 
 
 class LogDirectory:
-    """On a disk: a partition's folder appears by one rename, and goes by one."""
+    """On a disk: a partition's folder appears by one rename, and is removed by one."""
 
     def __init__(self, out: Path) -> None:
         self._out = out
@@ -198,7 +198,7 @@ class LogDirectory:
             remove_work_dir(job)
 
     def commit(self, new: NewPartition, work_dir: Place) -> None:
-        """What a task that ran twice has left beside goes."""
+        """Removes the files of tasks that ran twice."""
         folder = local(work_dir)
         kept = set(_small_files(new))
         for source, name in _moves(new, folder):
@@ -219,14 +219,14 @@ class LogDirectory:
         self._book.write()
 
     def complete(self) -> None:
-        """A broker that finds this sign neither goes over the logs once more nor looks for producers in them."""
+        """A broker that finds this file neither checks the logs again nor looks for producers in them."""
         if self._clean and not was_stopped_cleanly(self._out):
             reach("sign of a clean stop")
             write_atomically(self._out / checkpoints.CLEAN_SHUTDOWN, CLEAN)
 
 
 class ObjectDirectory:
-    """In an object store: a sign in the partition's folder hides it until all of it is there."""
+    """In an object store: a marker object in the partition's folder hides it until all of it is there."""
 
     def __init__(self, out: ObjectPlace, *, clean: bool) -> None:
         self._out = out

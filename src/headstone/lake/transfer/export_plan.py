@@ -1,7 +1,7 @@
 """What an export is going to write, and how far it is: a file in its first log directory until it has ended.
 
-It names every extent that was the log when the export began, so that whoever goes on with an interrupted one writes the same
-bytes, whatever the lake has become since. Knows neither where partitions go nor how they are written.
+It names every extent of the logs when the export began, so that a run that continues an interrupted export writes the same
+bytes, however the lake has changed since. Knows neither where partitions go nor how they are written.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportRequest:
-    """What a command asks for. Whoever goes on with an interrupted export has to ask for the same."""
+    """What a command asks for. To continue an interrupted export, ask for the same."""
 
     topics: tuple[str, ...]
-    """Empty: all that the lake has."""
+    """Empty: all topics of the lake."""
     log_dirs: tuple[str, ...]
     topic_ids: tuple[tuple[str, str], ...] = ()
-    """Topic and id, by topic."""
+    """Pairs of topic and id, sorted by topic."""
     copies: int = COPIES
     as_of_ms: int | None = None
 
@@ -55,7 +55,7 @@ class ExportPlan:
     lake_id: str
     request: ExportRequest
     moment_ms: int
-    """The lake's time when the extents were looked up, or that of the past that is exported."""
+    """The lake's time when the extents were looked up, or the past moment that is exported."""
     settings: Mapping[str, Mapping[str, object]]
     """Of the topics."""
     partitions: tuple[PartitionExport, ...]
@@ -63,7 +63,7 @@ class ExportPlan:
     """For each log directory, what is there for good."""
 
     def finishing(self, number: int, exported: list[Exported]) -> ExportPlan:
-        """With these in the log directory of this number."""
+        """With these in the log directory with this number."""
         grown = {**self.finished[number], **{one.partition: one for one in exported}}
         return replace(self, finished=(*self.finished[:number], grown, *self.finished[number + 1 :]))
 
@@ -77,7 +77,7 @@ class ExportPlan:
             )
 
     def refuse_collected(self, lake: Lake, left: Iterable[PartitionExport]) -> None:
-        """Under a pin of the moment: what is there now stays."""
+        """Call under a pin of the moment: what exists now stays."""
         rows = lake.metastore.objects()
         kept = {object_id for object_id, row in rows.items() if row.state != CONDEMNED}
         for planned in left:
@@ -103,7 +103,7 @@ class ExportPlan:
 
 
 def plan_of(content: bytes, name: str) -> ExportPlan:
-    """UsageError if it is of another version, or none of ours."""
+    """UsageError if it has another version, or is not ours."""
     try:
         document: dict[str, Any] = json.loads(content)
         if document["version"] != VERSION:
@@ -125,7 +125,7 @@ def plan_of(content: bytes, name: str) -> ExportPlan:
 
 
 def _planned_fields(planned: PartitionExport) -> dict[str, Any]:
-    """Without clean ranges and tombstones, which nobody writes."""
+    """Without clean ranges and tombstones, which are not written."""
     state = planned.state
     fields = {"start": state.start_offset, "next": state.next_offset, "epoch": state.compaction_epoch}
     return {

@@ -1,7 +1,7 @@
 """One export, from its first look at the lake to the brokers' metadata: of one moment, however often it is interrupted.
 
-All log directories are held until its end. The plan is written before anything else, and taken away behind everything else; a
-run that finds one goes on with it. Each step may be the last one before a crash, and may be done twice.
+All log directories are held until its end. The plan is written before anything else, and removed after everything else; a run
+that finds one continues it. Each step may be the last one before a crash, and may be done twice.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def requested(
 
 
 def planned_export(lake: Lake, request: ExportRequest) -> list[PartitionExport]:
-    """As the lake is now, or at the moment that is asked for."""
+    """As the lake is now, or at the requested moment."""
     settings = lake.metastore.topics()
     topics = request.topics or tuple(sorted(settings))
     refuse_unknown_policies({topic: settings[topic] for topic in topics if topic in settings})
@@ -70,7 +70,7 @@ def planned_export(lake: Lake, request: ExportRequest) -> list[PartitionExport]:
 
 
 def planned_row(planned: PartitionExport, brokers: Sequence[Broker]) -> dict[str, object]:
-    """What an export would write of a partition, and where to."""
+    """What an export would write of a partition, and where."""
     return {
         "partition": str(planned.partition), "topic_id": planned.topic_id, "start_offset": planned.state.start_offset,
         "next_offset": planned.state.next_offset, "records": planned.records, "bytes": planned.bytes,
@@ -82,7 +82,7 @@ def run_export(
     lake: Lake, request: ExportRequest, brokers: Sequence[Broker], engine: Engine, *, reader: str, clean: bool = False,
     board: Board | None = None, tell: Tell = lambda text: None, stop: Stop = never,
 ) -> ExportEnded:  # fmt: skip
-    """`clean`: as `export_place` has it. Unfinished: somebody said stop; the next run goes on there."""
+    """`clean`: as in `export_place`. Unfinished if it was stopped; the next run continues there."""
     places = [export_place(broker.log_dir, clean=clean) for broker in brokers]
     with ExitStack() as stack:
         for place in places:
@@ -99,7 +99,7 @@ def run_export(
 
 
 def _interrupted(request: ExportRequest, places: Sequence[ExportPlace]) -> ExportPlan | None:
-    """None, too, for one that has left nothing but its plan: it binds nobody."""
+    """None, too, if an export has left nothing but its plan: such a plan binds no one."""
     content = places[0].read_file(PLAN_FILE)
     if content is None:
         return None
@@ -127,7 +127,7 @@ def _begun(lake: Lake, request: ExportRequest, brokers: Sequence[Broker], places
 
 
 def _resume(lake: Lake, plan: ExportPlan, brokers: Sequence[Broker], places: Sequence[ExportPlace], tell: Tell) -> None:
-    """Nothing is removed before all is known to be left that takes its place."""
+    """Removes nothing before everything that is still to be written is known to exist."""
     where = placed(plan.partitions, brokers, copies=plan.request.copies)
     left: list[PartitionExport] = []
     for broker, finished in zip(brokers, plan.finished, strict=True):
@@ -179,7 +179,7 @@ def _topic_ids(planned: Sequence[PartitionExport]) -> TopicIds:
 
 
 def _nodes(where: Placed) -> dict[str, list[list[int]]] | None:
-    """By topic the brokers of each partition; None where nobody knows who they are."""
+    """By topic the brokers of each partition; None if the brokers are unknown."""
     by_topic: dict[str, list[list[int]]] = {}
     for planned, brokers in where:
         nodes = [broker.node for broker in brokers if broker.node is not None]

@@ -1,7 +1,7 @@
-"""What the lake's copy of `__consumer_offsets` tells of a consumer group. Kafka's own records, read and never written.
+"""What the lake's copy of `__consumer_offsets` says about a consumer group. Kafka's own records, read and never written.
 
 A key is a version (0 and 1 are offsets), the group, the topic and the partition; a value is a version and the offset, and more
-that is of no interest here. A tombstone takes the offset back.
+that is not needed here. A tombstone removes the offset.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ OFFSET_KEYS = (0, 1)
 
 
 def committed_in(entries: Iterable[RecordEntry], group: str, topic: str) -> dict[int, int]:
-    """The offset of each partition of the topic that the group has committed; entries in the order of the log."""
+    """The offset that the group has committed for each partition of the topic; entries in the order of the log."""
     committed: dict[int, int] = {}
     for entry in entries:
         key = _offset_key(entry.key)
@@ -30,7 +30,7 @@ def committed_in(entries: Iterable[RecordEntry], group: str, topic: str) -> dict
 
 
 def _offset_key(key: bytes | None) -> tuple[str, str, int] | None:
-    """Group, topic and partition; None of a key that tells of something else."""
+    """Group, topic and partition; None if the key is about something else."""
     if key is None or len(key) < 2 or int.from_bytes(key[:2], "big") not in OFFSET_KEYS:
         return None
     group, position = _text(key, 2)

@@ -1,10 +1,10 @@
 """From log directories and backups into the lake: committed records up to the last stable offset, transactions resolved.
 
-What is in the lake already is not read again: next_offset says where to go on, and a commit that comes second is refused, so
-running it twice, or killing it anywhere, loses nothing and doubles nothing. Keeps offsets, timestamps, keys, headers, codecs.
+What is in the lake already is not read again: next_offset says where to continue, and the second of two commits is refused. So
+running it twice, or killing it anywhere, loses and duplicates nothing. Keeps offsets, timestamps, keys, headers, codecs.
 
-The driver: it surveys by tasks, registers objects, hands out one task per object (`ingest_tasks`), and appends what each has
-made as soon as what lies before it of the same partitions is in the lake. Tasks never see the metastore.
+The driver surveys by tasks, registers objects, and starts one task per object (`ingest_tasks`). It appends each result as soon
+as everything before it in the same partitions is in the lake. Tasks never see the metastore.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from headstone.pipeline.progress import Board
 from headstone.retention.survey import PartitionSurvey
 
 WAVE_OBJECTS = 256
-"""Objects that are registered together. What a killed run has uploaded of them, and not committed, is garbage."""
+"""Objects registered together. What a killed run has uploaded and not committed of them is garbage."""
 
 Tell = Callable[[str], None]
 
@@ -44,7 +44,7 @@ Tell = Callable[[str], None]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogIngestSettings:
     policy: str | None = None
-    """The topics' cleanup.policy; None: what their log directories tell of it."""
+    """The topics' cleanup.policy; None: what their log directories say."""
     extent_bytes: int = EXTENT_BYTES
     object_bytes: int = OBJECT_BYTES
     wave_objects: int = WAVE_OBJECTS
@@ -63,7 +63,7 @@ class Ingested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ingestion:
-    """`partitions`: what is in the lake now, also of those that failed on their way; `unfinished`: somebody said stop."""
+    """`partitions`: what is in the lake now, including partitions that failed on the way; `unfinished`: it was stopped."""
 
     partitions: tuple[Ingested, ...]
     failed: tuple[FailedPartition, ...] = ()
@@ -74,7 +74,7 @@ def ingest(
     lake: Lake, directories: Sequence[PartitionDir], *, clock: Callable[[], int], settings: LogIngestSettings | None = None,
     engine: Engine | None = None, board: Board | None = None, tell: Tell = lambda text: None, stop: Stop = never,
 ) -> list[Ingested]:  # fmt: skip
-    """For whoever wants all of it: errors are told and one is raised, of the data before one of what is unfinished."""
+    """For callers that need all of it: reports errors and raises one; errors of the data before unfinished ones."""
     done = ingest_each(
         lake, directories, clock=clock, settings=settings, engine=engine, board=board, tell=tell, stop=stop
     )  # fmt: skip
@@ -92,13 +92,13 @@ def ingest_each(
     lake: Lake, directories: Sequence[PartitionDir], *, clock: Callable[[], int], settings: LogIngestSettings | None = None,
     engine: Engine | None = None, board: Board | None = None, tell: Tell = lambda text: None, stop: Stop = never,
 ) -> Ingestion:  # fmt: skip
-    """All partitions found; topics that the lake does not have are created. One commit per object.
+    """Ingests all given partitions; creates topics that the lake does not have. One commit per object.
 
-    Unfinished: somebody said stop; what was committed stays, and the next run goes on there.
+    Unfinished if it was stopped: what was committed stays, and the next run continues there.
 
-    A partition that can't be read, that lacks what comes next, or that somebody else appends to, ends where it is. All others
-    come in. Without an engine by threads of this process. The log start of the first log is the lake's. Later ones do not move
-    it: a shorter log must not take away what is there."""
+    A partition that can't be read, that lacks the next offset, or that another writer appends to, ends where it is. All others
+    are ingested. Without an engine, threads of this process do it. The lake takes the log start of the first log. Later ones do
+    not move it: a shorter log must not take away what is there."""
     settings, engine = settings or LogIngestSettings(), engine or InProcess(NEAR_THREADS)
     run = _Run(lake, clock, tell, board)
     wanted = run.adopt([directory for directory in directories if directory.topic != METADATA_TOPIC], settings.policy)
@@ -117,7 +117,7 @@ def ingest_each(
         has_stored = not works or run.take(works, engine.as_they_end(ingest_object, works, board, stop=stop))
         alone = run.alone()
         if not has_stored and not alone:
-            break  # it is not the logs: the next wave would end as this one did
+            break  # the logs are not the cause: the next wave would end like this one
         objects.extendleft(reversed(alone))
     return run.outcome()
 
@@ -133,13 +133,13 @@ class _Source:
 
     @property
     def log_start(self) -> int | None:
-        """Where the lake's log begins with what comes first: as this one does, if it holds nothing so far."""
+        """Where the lake's log will begin: where this log does, if the lake's is still empty."""
         log_start = min(self.survey.log_start, self.survey.lso)
         return log_start if self.start == self.end < log_start else None
 
 
 def _gap(source: _Source) -> str | None:
-    """Of a log whose beginning is gone, or a part of a backup: what it lacks may be the deletion of what the lake holds."""
+    """For a log whose beginning is gone, or a part of a backup: what it lacks may be the deletion of keys that the lake has."""
     if source.start < source.end < source.survey.log_start:
         return (
             f"the lake ends at {source.end}, this log begins at {source.survey.log_start}: what lies between is missing; "
@@ -157,7 +157,7 @@ def _as_found(directory: PartitionDir, survey: PartitionSurvey, log: tuple[int, 
 
 
 class _Run:
-    """What was committed so far, partition by partition, and what went wrong."""
+    """What was committed so far, by partition, and the errors."""
 
     def __init__(self, lake: Lake, clock: Callable[[], int], tell: Tell, board: Board | None) -> None:
         self._lake, self._clock, self._tell, self._board = lake, clock, tell, board
@@ -165,12 +165,12 @@ class _Run:
         self.added: dict[TopicPartition, Ingested] = {}
         self.appended = 0
         self.expected = 0
-        """Objects."""
+        """Number of objects."""
         self._alone: list[tuple[Share, ...]] = []
         self._errors: dict[TopicPartition, Exception] = {}
 
     def adopt(self, directories: Sequence[PartitionDir], policy: str | None) -> list[PartitionDir]:
-        """The partitions whose topics the lake has or takes."""
+        """The partitions whose topics the lake has or accepts."""
         topics, refused = in_directories(directories), dict[str, UsageError]()
         for topic, facts in topics.facts.items():
             try:
@@ -182,7 +182,7 @@ class _Run:
         return [directory for directory in directories if directory.topic_partition not in self._errors]
 
     def look_at(self, directories: Sequence[PartitionDir], surveys: Sequence[Surveyed | Exception]) -> None:
-        """Where each partition goes on; what is wrong with one is its own."""
+        """Where each partition continues; an error of one does not affect the others."""
         logs = self._lake.metastore.log_ends([directory.topic_partition for directory in directories])
         for directory, surveyed in zip(directories, surveys, strict=True):
             name = directory.topic_partition
@@ -198,7 +198,7 @@ class _Run:
             self.added[name] = Ingested(partition=name, start=end, end=end, records=0, bytes=0)
 
     def objects(self, object_bytes: int) -> list[tuple[Share, ...]]:
-        """What goes into each."""
+        """The shares for each object."""
         shares = {
             name: list(shares_of(name, source.survey, source.end, object_bytes))
             for name, source in self._sources.items()
@@ -214,16 +214,16 @@ class _Run:
         return objects
 
     def follows(self, shares: Sequence[Share]) -> bool:
-        """Nothing is missing before these; else they can't be appended."""
+        """Whether nothing is missing before these; otherwise they can't be appended."""
         return self._errors.keys().isdisjoint(share.topic_partition for share in shares)
 
     def alone(self) -> list[tuple[Share, ...]]:
-        """Shares of objects that failed as a whole, each for an object of its own: most of them have done nothing wrong."""
+        """Shares of objects that failed as a whole, each for an object of its own: most of them are not the cause."""
         shares, self._alone = self._alone, []
         return self._expect(shares)
 
     def take(self, works: Sequence[IngestWork], ended: Iterable[tuple[int, Stored | Exception]]) -> bool:
-        """Of one wave. Appends each object as soon as it is the next one of each of its partitions. False: all have failed."""
+        """Takes one wave. Appends each object once it is the next one in each of its partitions. False: all have failed."""
         queues: dict[TopicPartition, deque[int]] = {}
         for number, work in enumerate(works):
             for share in work.shares:
@@ -246,7 +246,7 @@ class _Run:
         return stored
 
     def _keep(self, work: IngestWork, outcome: Stored | Exception) -> None:
-        """Appends what follows on what is there. What does not has an error before it, which has told already why."""
+        """Appends what continues the logs. What does not has an error before it, which was already reported."""
         if not self.follows(work.shares):
             return
         error = self._refusal(outcome, work.shares) if isinstance(outcome, Stored) else outcome
@@ -254,7 +254,7 @@ class _Run:
             return
         if isinstance(
             outcome, CorruptLog | UsageError
-        ):  # a log that can't be read: its twin has uploaded nothing either
+        ):  # the log can't be read, so a twin of this task has uploaded nothing either
             self._lake.metastore.unregister([work.object_id])
         if len(work.shares) > 1:
             self._alone += [(share,) for share in work.shares]
@@ -263,7 +263,7 @@ class _Run:
             self._errors[work.shares[0].topic_partition] = error
 
     def _refusal(self, uploaded: Stored, shares: Sequence[Share]) -> Exception | None:
-        """None: it is appended. A metastore that was set back in time is nobody's own error, and ends the run."""
+        """None: appended. A metastore that was set back in time is not a partition's own error, and ends the run."""
         try:
             self._append(uploaded, shares)
         except SetBack:
@@ -272,17 +272,17 @@ class _Run:
             return error
         except UsageError as error:
             if self._is_committed(uploaded):
-                raise  # the store may not be told of it, which is nobody's own error either
+                raise  # the store may not have been told, which is not the partition's own error either
             return error
         return None
 
     def _is_committed(self, uploaded: Stored) -> bool:
-        """Whether the logs end where these do. All or none of them: it is one commit."""
+        """Whether the logs end where these shares do. All of them or none: it is one commit."""
         ends = {TopicPartition(part.topic, part.partition): part.extent.span.end for part in uploaded.ranges}
         return self._lake.metastore.next_offsets(ends) == ends
 
     def outcome(self) -> Ingestion:
-        """Errors have told already why objects are missing."""
+        """Where objects are missing because of errors, these say why."""
         unfinished = None
         if not self._errors and self.appended < self.expected:
             unfinished = (
@@ -298,7 +298,7 @@ class _Run:
         )
 
     def _note_epochs(self, topic_partition: TopicPartition) -> None:
-        """As the log directory tells them. Those that begin behind what the lake has so far are of no use to anybody yet."""
+        """As in the log directory. Epochs that begin above what the lake has so far do no harm."""
         note_leader_epochs(self._lake.metastore, topic_partition, self._sources[topic_partition].epochs)
 
     def _append(self, uploaded: Stored, shares: Sequence[Share]) -> None:

@@ -1,7 +1,7 @@
 """The task of an ingest: shares of some partitions' logs become one object of the lake.
 
-Owns how a log is cut into shares, and what a share has for consumers: committed records, transactions resolved, codecs as they
-are. A task gets the way to the store and no other; which objects there are, and what becomes of them, is the driver's business.
+Owns how a log is cut into shares, and what consumers see of a share: committed records, transactions resolved, codecs as they
+are. A task can reach the store and nothing else; the driver decides which objects there are and what becomes of them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NO_LIMIT = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """What one task takes of a partition's log: [span.start, span.end), and of its segments only those chunks."""
+    """What one task takes of a partition's log: [span.start, span.end), and only those chunks of its segments."""
 
     topic_partition: TopicPartition
     span: Span
@@ -47,7 +47,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestWork:
-    """One object's worth of log."""
+    """The log for one object."""
 
     store: Store
     lake_id: str
@@ -62,7 +62,7 @@ def shares_of(
 ) -> Iterator[Share]:
     """Shares that tile [start, LSO), of about equal sizes below `share_bytes` as far as chunks allow; none if it is empty.
 
-    Nothing is taken of chunks wholly below the log start, so the first share reaches beyond it."""
+    Chunks wholly below the log start are skipped, so the first share reaches beyond it."""
     end, wanted_from = survey.lso, max(start, survey.log_start)
     if end <= start:
         return
@@ -89,9 +89,9 @@ def shares_of(
 
 
 def objects_of(shares: Mapping[TopicPartition, Sequence[Share]], object_bytes: int) -> Iterator[tuple[Share, ...]]:
-    """What goes into each object: a share of a large partition, or many small partitions, whole.
+    """The shares for each object: one of a large partition, or many small partitions as a whole.
 
-    One that can't be read fails its object; whoever drives this tries those that share it once more, each alone."""
+    An unreadable share fails its object; the caller then tries the others in it again, each alone."""
     together: list[Share] = []
     size = 0
     for topic_partition in sorted(shares):
@@ -136,7 +136,7 @@ def ingest_object(work: IngestWork, meter: Meter) -> Stored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Taken:
-    """What a piece of a log has for consumers, and [first, end) of the batches that were looked at."""
+    """What consumers see of a piece of a log, and [first, end) of the batches that were looked at."""
 
     data: bytes
     records: int
@@ -149,7 +149,7 @@ class _Taken:
 
 @dataclass(slots=True, kw_only=True)
 class _Part:
-    """An extent's worth of batches, before it has an object."""
+    """The batches for one extent, before it has an object."""
 
     topic_partition: TopicPartition
     span: Span
@@ -158,7 +158,7 @@ class _Part:
     max_timestamp_ms: int = -1
     oldest_timestamp_ms: int = -1
     first: int = -1
-    """Where its records begin, behind the gap that the span may begin with."""
+    """Where its records begin, after the gap with which the span may begin."""
     size: int = 0
 
     def take(self, taken: _Taken) -> None:
@@ -179,7 +179,7 @@ def _add(writer: ObjectWriter, part: _Part, hash_key: HashKey) -> None:
 
 
 def _parts(share: Share, extent_bytes: int, meter: Meter) -> Iterator[_Part]:
-    """Extents that tile the share's span; the last one reaches up to its end, whatever its last record is."""
+    """Extents that tile the share's span; the last one reaches its end, wherever its last record is."""
     topic_partition, (looked_at, end) = share.topic_partition, share.span
     rewriter, reader = Rewriter(now_ms=0, plain_below=NO_LIMIT), PieceReader(may_grow=True)
     part = _Part(topic_partition=topic_partition, span=share.span)

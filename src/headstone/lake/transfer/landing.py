@@ -1,9 +1,9 @@
 """Rows of a micro-batch from a live Kafka cluster become objects and extents: the body of the task, and the commit.
 
-Tasks write what read_committed consumers get into few objects of a size worth having, whose ids the driver has registered; it
-appends all partitions of a micro-batch in one commit that expects the lake to end where the batch began. The lake itself is the
-checkpoint: whoever starts again goes on at next_offset, so a crash anywhere loses nothing and doubles nothing. Gaps (markers,
-aborted data, what Kafka has compacted away) are kept. Who runs the tasks is not known here (`spark/lake_stream.py`).
+Tasks write what read_committed consumers get into a few objects of a reasonable size, whose ids the driver has registered. The
+driver appends all partitions of a micro-batch in one commit that expects the lake to end where the batch began. The lake itself
+is the checkpoint: a restart continues at next_offset, so a crash anywhere loses and duplicates nothing. Gaps (markers, aborted
+data, records that Kafka has compacted away) are kept. Does not know who runs the tasks (`spark/lake_stream.py`).
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from headstone.retention.keys import HashKey
 from headstone.storage.stores import Store
 
 RECORD_BYTES_GUESS = 1000
-"""Of a record in the lake, before any has come."""
+"""Size of a record in the lake before the first has come."""
 OBJECT_BYTES_MAX = 512 << 20
-"""Of what a task holds in memory."""
+"""What a task holds in memory."""
 
 Clock = Callable[[], int]
 Ends = Mapping[TopicPartition, int]
-"""Of each partition the offset behind the last that a batch has looked at."""
+"""For each partition the offset after the last that a batch has looked at."""
 
 
 def offsets_between(starts: Mapping[TopicPartition, int], ends: Ends) -> int:
-    """How many offsets lie before the ends; of a partition that has no start all of them."""
+    """Number of offsets before the ends; for a partition without a start, all of them."""
     return sum(max(0, end - starts.get(partition, 0)) for partition, end in ends.items())
 
 
 class Followed:
-    """Topics while a run appends to them: where the lake's logs end, by what it has appended itself.
+    """Topics while a run appends to them: where the lake's logs end according to its own appends.
 
-    The lake is asked again, and has to agree: of a log that somebody else has written to, or that was dropped and made again,
-    the end alone would pass for what Kafka's next records follow on."""
+    The lake is asked again, and has to agree. If another writer appended to a log, or it was dropped and created again, the end
+    alone could look as if Kafka's next records continued it."""
 
     def __init__(self, lake: Lake, starts: Mapping[TopicPartition, int]) -> None:
         """`starts`: where Kafka's logs begin. Partitions that are added later begin at 0."""
@@ -56,10 +56,10 @@ class Followed:
         logs = lake.metastore.log_ends(starts)
         self._nexts = {partition: end for partition, (_, end) in logs.items()}
         self._log_starts = {partition: starts[partition] for partition, (start, end) in logs.items() if start == end}
-        """Of those that hold nothing yet."""
+        """Only of logs that are still empty."""
 
     def nexts(self, ends: Ends) -> dict[TopicPartition, int]:
-        """Where the lake's logs end. Partitions that Kafka has got since the run began are made first."""
+        """Where the lake's logs end. First adds partitions that Kafka has got since the run began."""
         fresh = sorted(partition for partition in ends if partition not in self._nexts)
         for topic, some in groupby(fresh, key=lambda partition: partition.topic):
             self._lake.metastore.add_partitions(topic, 1 + max(partition.number for partition in some))
@@ -81,11 +81,11 @@ class Followed:
         return dict(expected)
 
     def unread(self) -> dict[TopicPartition, int]:
-        """Where Kafka's logs are read from: a lake that has nothing of a partition yet takes what Kafka still has of it."""
+        """Where to read Kafka's logs: if the lake has nothing of a partition yet, it takes what Kafka still has."""
         return {partition: max(end, self._log_starts.get(partition, 0)) for partition, end in self._nexts.items()}
 
     def append(self, landed: Sequence[Stored], ends: Ends, clock: Clock) -> dict[TopicPartition, int]:
-        """All that the tasks of a micro-batch have uploaded, in one commit. Records added, by partition."""
+        """Appends all that a micro-batch's tasks have uploaded, in one commit. Returns the records added, by partition."""
         by_partition: dict[TopicPartition, list[Extent]] = {}
         for stored in landed:
             for part in stored.ranges:
@@ -102,7 +102,7 @@ class Followed:
         return {partition: sum(extent.records for extent in append.extents) for partition, append in appends.items()}
 
     def _append_of(self, partition: TopicPartition, extents: Sequence[Extent], end: int) -> Append:
-        """With where the log begins, if these are its first records, and it begins behind where the lake's ends."""
+        """With the log start, if these are the first records and it lies above the end of the lake's log."""
         next_offset, log_start = self._nexts[partition], self._log_starts.get(partition, 0)
         return Append(
             expected_next=next_offset, extents=_tiled(next_offset, extents, end), from_kafka=True,
@@ -115,7 +115,7 @@ def _start(extent: Extent) -> int:
 
 
 def _tiled(start: int, extents: Sequence[Extent], end: int) -> tuple[Extent, ...]:
-    """Each begins where the last one ended: gaps belong to the extent behind them, and the last gap to the last extent."""
+    """Each begins where the last one ended: a gap belongs to the extent after it, the last gap to the last extent."""
     tiled: list[Extent] = []
     for extent in extents:
         tiled.append(replace(extent, span=Span(start, extent.span.end)))
@@ -126,13 +126,13 @@ def _tiled(start: int, extents: Sequence[Extent], end: int) -> tuple[Extent, ...
 
 @dataclass(slots=True)
 class ObjectSize:
-    """How many offsets make an object of the size wanted, by what the records so far took in the lake."""
+    """How many offsets make an object of the wanted size, judged by the size of the records in the lake so far."""
 
     object_bytes: int
     records: int = 1
     bytes: int = RECORD_BYTES_GUESS
     offsets_max: int | None = None
-    """Whatever the records take: what a task may be given."""
+    """The most that a task may be given, whatever the records' size."""
 
     @property
     def offsets(self) -> int:
@@ -140,19 +140,19 @@ class ObjectSize:
         return worth if self.offsets_max is None else min(worth, self.offsets_max)
 
     def learn(self, landed: Sequence[Stored]) -> None:
-        """The newest micro-batch counts: topics change slowly."""
+        """Only the newest micro-batch counts: topics change slowly."""
         extents = [found.extent for stored in landed for found in stored.ranges]
         self.records = sum(extent.records for extent in extents) or self.records
         self.bytes = sum(extent.length for extent in extents) or self.bytes
 
     def objects(self, nexts: Mapping[TopicPartition, int], ends: Ends) -> int:
-        """For what a micro-batch brings: few, so that each is worth having, and none too large for a task's memory."""
+        """Number of objects for a micro-batch: few, so that each has a good size, and none too large for a task's memory."""
         return max(1, -(-offsets_between(nexts, ends) // self.offsets))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LandTask:
-    """The body of a task: rows of Spark's Kafka source in, one object out, which is made in memory.
+    """The body of a task: takes rows of Spark's Kafka source, makes one object in memory and uploads it.
 
     `object_ids` by number of the task: a task that runs again, or beside its twin, makes the same object."""
 
@@ -165,7 +165,7 @@ class LandTask:
     extent_bytes: int
 
     def land(self, number: int, batches: Iterator[pa.RecordBatch], meter: Meter) -> Stored | None:
-        """None if nothing of it is new; then nothing is uploaded. The meter counts offsets."""
+        """None if nothing is new; then nothing is uploaded. The meter counts offsets."""
         fresh = self._new(batches)
         first = next(fresh, None)
         if first is None:
@@ -209,7 +209,7 @@ class LandTask:
 
 
 def _reach(batch: pa.RecordBatch) -> int:
-    """Offsets from the first of these rows of one partition to the last."""
+    """Number of offsets from the first to the last of these rows, which are of one partition."""
     offsets = batch.column("offset")
     return int(offsets[-1].as_py()) - int(offsets[0].as_py()) + 1
 
@@ -223,7 +223,7 @@ def _refuse_much(size: int) -> None:
 
 
 def _fits(waiting: Sequence[Written], batch: Written, extent_bytes: int) -> bool:
-    """Into one extent: not too many bytes, no offset further from the first than a segment reaches, and in order."""
+    """Whether it fits into one extent: not too many bytes, no offset beyond a segment's reach from the first, in order."""
     if not waiting:
         return True
     full = sum(len(one.data) for one in waiting) >= extent_bytes
@@ -232,7 +232,7 @@ def _fits(waiting: Sequence[Written], batch: Written, extent_bytes: int) -> bool
 
 
 def _runs(batch: pa.RecordBatch) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
-    """Cut where the partition changes; a task of Spark's Kafka source has one."""
+    """Cut where the partition changes; a task of Spark's Kafka source has just one."""
     topics, numbers = batch.column("topic").to_pylist(), batch.column("partition").to_pylist()
     start = 0
     for i in range(1, batch.num_rows + 1):

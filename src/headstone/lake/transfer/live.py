@@ -1,7 +1,7 @@
-"""What the lake asks of a running Kafka cluster, and what it makes of the answers. The port; `cluster/live.py` has the plug.
+"""What the lake asks of a running Kafka cluster, and what it makes of the answers. The port; `cluster/live.py` implements it.
 
-Which settings of a topic are taken over, whether what the cluster has goes on where the lake ends, whether it is still the same
-topic. Knows no client, no address and no credential.
+Decides which settings of a topic are copied, whether the cluster's log continues where the lake ends, and whether it is still
+the same topic. Knows no client, no address and no credential.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from headstone.log.topic_partition import TopicPartition
 from headstone.retention.settings import IF_SET, IN_FORCE, names_copied
 
 COPIED_SETTINGS = names_copied(IN_FORCE)
-"""As they are in force, whoever has set them: compaction in the lake goes by them."""
+"""Copied as they are in force, wherever they are set: compaction in the lake uses them."""
 COPIED_IF_SET = names_copied(IF_SET)
-"""As far as they were set for the topic itself: a topic that is restored gets them back."""
+"""Copied if they were set for the topic itself: a restored topic gets them back."""
 
 
 class LiveTopic(Protocol):
@@ -38,11 +38,11 @@ class LiveTopic(Protocol):
 
     @property
     def kafka_id(self) -> str | None:
-        """As Kafka writes it; None from a cluster that gives none."""
+        """As Kafka writes it; None if the cluster gives none."""
 
     @property
     def settings(self) -> Mapping[str, str] | None:
-        """All that are in force; None: whoever asks may not know them."""
+        """All that are in force; None if we may not read them."""
 
     @property
     def settings_of_its_own(self) -> Collection[str]:
@@ -50,38 +50,40 @@ class LiveTopic(Protocol):
 
 
 class LiveCluster(Protocol):
-    """Every question is answered, or ends with Unfinished: where, and why."""
+    """Every question is answered, or ends with Unfinished, which says where and why."""
 
     def describe(self, names: Sequence[str]) -> Mapping[str, LiveTopic]:
-        """Those of them that are there."""
+        """Those of them that exist."""
 
     def topic_ids(self, names: Sequence[str]) -> Mapping[str, str | None]: ...
     def leader_epochs(
         self, names: Sequence[str], newest: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, Epochs]:
-        """Of partitions whose newest epoch is another one than `newest` says. Who can't tell now is asked another time."""
+        """For partitions whose newest epoch differs from `newest`. Partitions that can't answer now are asked another time."""
 
     def create_topic(self, topic: str, *, partitions: int, copies: int, settings: Mapping[str, str]) -> None: ...
     def log_end(self, partition: TopicPartition) -> int:
-        """Where its leader's log ends, with records that not all in-sync replicas have yet, as far as anybody tells that."""
+        """Where its leader's log ends, with records that not all in-sync replicas have yet, as far as this can be asked."""
 
     def send(self, partition: TopicPartition, entries: Iterable[RecordEntry], *, offset: int) -> None:
-        """In this order, with their keys, values, headers and timestamps, the first to this offset, which is the log's end.
+        """Sends in this order, with their keys, values, headers and timestamps; the first gets this offset, which is the log's
+        end.
 
         Returns when all are acknowledged. After Unfinished, a prefix of them is in the log. NotResumable: one was refused for
         good, or got another offset than its own."""
 
     def consume(self, partition: TopicPartition) -> Iterator[tuple[bytes | None, bytes | None]]:
-        """Key and value of each committed record, from the first to what is the end when it is called."""
+        """Key and value of each committed record, from the first to the end at the time of the call."""
 
     def group_offsets(self, group: str, topic: str) -> Mapping[int, int]:
-        """By partition, as the group has committed them; none of a group that nobody knows."""
+        """By partition, as the group has committed them; empty for an unknown group."""
 
     def set_group_offsets(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
-        """Of a group without members."""
+        """For a group without members."""
 
 
 def facts_of(cluster: LiveCluster, topics: Sequence[str]) -> dict[str, TopicFacts]:
+    """UsageError if a topic does not exist in the cluster."""
     described = cluster.describe(topics)
     missing = sorted(set(topics) - set(described))
     if missing:
@@ -95,7 +97,7 @@ def facts_of(cluster: LiveCluster, topics: Sequence[str]) -> dict[str, TopicFact
 
 
 def _copied(live: LiveTopic) -> dict[str, object]:
-    if live.settings is None:  # may read, may not describe: what it is must be said by somebody else
+    if live.settings is None:  # we may read it but not describe it: the caller must say what it is
         return {POLICY: POLICY_UNKNOWN}
     names = (*COPIED_SETTINGS, *(name for name in COPIED_IF_SET if name in live.settings_of_its_own))
     return {name: live.settings[name] for name in names if name in live.settings}
@@ -104,7 +106,7 @@ def _copied(live: LiveTopic) -> dict[str, object]:
 def prepare(
     lake: Lake, facts: Mapping[str, TopicFacts], *, policy: str | None = None, tell: Tell = lambda text: None
 ) -> dict[str, int]:
-    """Topics and partitions that the lake does not have yet are made; what does not go on where the lake ends is refused."""
+    """Creates missing topics and partitions; refuses a log that does not continue where the lake ends."""
     for topic, live in facts.items():
         adopt(lake, topic, live, policy=policy, tell=tell)
         logs = lake.metastore.log_ends([TopicPartition(topic, number) for number in range(len(live.starts))])
@@ -143,7 +145,7 @@ class ReadTopics:
         self._newest: dict[TopicPartition, int] = {}
 
     def confirm(self) -> None:
-        """What was read up to now is of these topics; their leader epochs, with those of all that was read, are noted."""
+        """Confirms that everything read so far is of these topics, and notes the leader epochs of all that was read."""
         changed = self._cluster.leader_epochs(sorted(self._ids), self._newest)
         expect_ids(self._cluster, self._ids)  # after the other question, so that its answer is of these topics, too
         partitions = self._lake.metastore.next_offsets() if changed else {}
@@ -153,14 +155,14 @@ class ReadTopics:
                 self._newest[partition] = epochs[-1][0]
 
     def untold(self) -> list[TopicPartition]:
-        """Partitions in the lake whose leader epochs nobody has told."""
+        """Partitions in the lake whose leader epochs are unknown."""
         return [
             name for name in self._lake.metastore.next_offsets() if name.topic in self._ids and name not in self._newest
         ]
 
 
 def expect_ids(cluster: LiveCluster, ids: Mapping[str, str | None]) -> None:
-    """What was read under these names since they were described is of these topics: an id does not come back."""
+    """Everything read under these names since they were described is of these topics: an id is never reused."""
     for topic, now in cluster.topic_ids(sorted(ids)).items():
         if now != ids[topic]:
             raise UsageError(

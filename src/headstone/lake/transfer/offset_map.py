@@ -1,7 +1,7 @@
-"""Which offset a record of the lake has in a restored topic: runs of offsets that follow each other on both sides.
+"""Which offset a record of the lake has in a restored topic: runs of offsets that are consecutive on both sides.
 
-A file of one JSON document. It is written when a restore begins, with all that the next one must know to go on, and again when
-it has ended, with the map. Knows nothing of clusters.
+A file of one JSON document. It is written when a restore begins, with all that the next run needs to continue, and again when
+the restore has ended, with the map. Knows nothing about clusters.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from headstone.lake.transfer.offset_runs import Rows, Runs, packed_runs, transla
 from headstone.storage.durable import sync_directory
 
 CHARACTERS_AT_ONCE = 1 << 20
-"""Of a file that is read: some tens of thousands of runs."""
+"""Read from a file at once: some tens of thousands of runs."""
 RUNS = ', "runs": {'
-"""Behind all other facts. Within a text of theirs the quotes would be escaped."""
+"""Comes after all other facts. Inside a text of theirs the quotes would be escaped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,18 +31,18 @@ class OffsetMap:
     topic: str
     to_topic: str
     as_of_ms: int
-    """The moment that is restored: whoever goes on restores the same."""
+    """The moment that is restored: the next run restores the same."""
     starts: tuple[int, ...]
     """Where the log of each partition began in the lake."""
     bases: tuple[int, ...]
     """Where each partition of the topic ended before the first record came."""
     fingerprints: tuple[str, ...]
-    """Of what the log of each partition was made of at that moment."""
+    """Of what the log of each partition consisted of at that moment."""
     not_resumable: str = ""
-    """Why nobody can go on."""
+    """Why it cannot be continued; empty if it can."""
     finished: bool = False
     runs: Mapping[int, Runs] = field(default_factory=dict)
-    """By partition; none before it is finished."""
+    """By partition; empty until the restore is finished."""
 
     @property
     def partitions(self) -> range:
@@ -54,7 +54,7 @@ class OffsetMap:
         return translated(self.runs.get(partition, Runs()), self.bases[partition], offset)
 
     def write(self, path: Path) -> None:
-        """Whole, or as it was."""
+        """Atomic: the whole file, or the former one."""
         partial = path.with_name(path.name + ".partial")
         with open(partial, "w", encoding="utf-8") as file:
             file.writelines(self._texts())
@@ -64,7 +64,7 @@ class OffsetMap:
         sync_directory(path.parent)
 
     def _texts(self) -> Iterator[str]:
-        """Of the document, a chunk of runs at a time."""
+        """The document in pieces, a chunk of runs at a time."""
         facts = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "runs"}
         yield json.dumps(facts)[:-1] + RUNS
         for i, (number, runs) in enumerate(self.runs.items()):
@@ -87,13 +87,13 @@ def read_map(path: Path) -> OffsetMap | None:
 
 
 class _Text:
-    """Of a document that `OffsetMap` has written, some characters at a time: there may be billions of runs."""
+    """A document written by `OffsetMap`, read some characters at a time: there may be billions of runs."""
 
     def __init__(self, file: TextIO) -> None:
         self._file, self._text = file, ""
 
     def up_to(self, mark: str) -> str:
-        """What comes before the next mark, which is passed over."""
+        """What comes before the next mark, which is skipped."""
         while (end := self._text.find(mark)) < 0:
             self._read()
         return self._passed(end, mark)
@@ -104,7 +104,7 @@ class _Text:
         return self._text.startswith(mark)
 
     def rows(self) -> Iterator[Rows]:
-        """Of one list of runs, which is passed over."""
+        """The rows of one list of runs, which is skipped."""
         if self.begins_with("]"):
             self._passed(0, "]")
             return
@@ -126,7 +126,7 @@ class _Text:
 
 
 def _rows_in(text: str) -> Rows:
-    """Of runs that follow each other, without the last bracket."""
+    """Rows of consecutive runs, without the last bracket."""
     return np.array(json.loads(f"[{text}]]"), np.int64).reshape(-1, 3)
 
 

@@ -1,7 +1,7 @@
-"""Runs of offsets that follow each other both in the lake and in a restored topic: made as records go by, a few bytes each.
+"""Runs of offsets that are consecutive both in the lake and in a restored topic: built as records pass, a few bytes each.
 
-A compacted log may have as many runs as records, of which there are billions. So they are packed as soon as they are whole, in
-chunks, and unpacked one chunk at a time, whoever has them. Knows nothing of files and clusters.
+A compacted log may have as many runs as records, and there may be billions. So runs are packed in chunks as soon as they are
+complete, and unpacked one chunk at a time, wherever they are used. Knows nothing about files and clusters.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 Run = tuple[int, int, int]
-"""First offset in the lake, first offset in the topic, how many follow each other on both sides."""
+"""First offset in the lake, first offset in the topic, number of consecutive offsets."""
 Rows = npt.NDArray[np.int64]
 """One run per row."""
 
@@ -46,7 +46,7 @@ def runs_in(rows: Rows) -> Runs:
 
 
 def packed_runs(pieces: Iterable[Rows]) -> Runs:
-    """Of whole runs that come in pieces of any size: the same as if they came at once."""
+    """From complete runs in pieces of any size: the same as if they came at once."""
     packed, left = list[bytes](), NO_ROWS
     for rows in pieces:
         left = np.concatenate((left, rows))
@@ -62,7 +62,7 @@ def _packed(rows: Rows) -> bytes:
 
 
 class GrowingRuns:
-    """Of records that are sent one after the other, the first of them to the offset `base`."""
+    """Of records sent one after the other, the first of them to the offset `base`."""
 
     def __init__(self, base: int) -> None:
         self._position = base
@@ -77,7 +77,7 @@ class GrowingRuns:
             self._take()
 
     def ended(self) -> Runs:
-        """All of them. No more come."""
+        """All of them. No more records come."""
         self._take()
         return Runs(packed=(*self._packed, *runs_in(self._rows).packed))
 
@@ -100,7 +100,7 @@ class GrowingRuns:
 
 
 def translated(runs: Runs, base: int, offset: int) -> int:
-    """Where whoever stood at this offset of the lake goes on: at the first record that is not below it."""
+    """Where a reader at this offset of the lake continues: at the first record that is not below it."""
     position_after = base
     for rows in runs.chunks():
         i = int(np.searchsorted(rows[:, 0], offset, side="right")) - 1

@@ -1,7 +1,7 @@
 """What the lake holds as of one moment: a partition's extents are looked up once and then read.
 
-All records in offset order; the table is `table_view`. Extents that compaction replaces meanwhile stay readable for the time of
-grace of garbage collection, and for whoever has pinned them (`pins`); within it, the past is too.
+All records in offset order; the table is `table_view`. Extents that compaction replaces meanwhile, and the past, stay readable
+for garbage collection's time of grace, and longer for readers that have pinned them (`pins`).
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ ALWAYS = ("offset", "timestamp_ms")
 TIMESTAMP_TYPES = pa.array(["CreateTime", "LogAppendTime"], pa.string())
 
 Columns = Collection[str] | None
-"""Names of `SCHEMA` that are wanted, among others; None: all."""
+"""Wanted names of `SCHEMA`; other names are ignored. None: all."""
 
 
 def snapshot(lake: Lake, topic_partition: TopicPartition, as_of_ms: int | None = None) -> Partition:
-    """What the log is made of, now or at a moment that garbage collection has not passed yet."""
+    """What the log consists of, now or at a moment that garbage collection has not passed yet."""
     return (
         lake.metastore.partition(topic_partition)
         if as_of_ms is None
@@ -68,7 +68,7 @@ def snapshot(lake: Lake, topic_partition: TopicPartition, as_of_ms: int | None =
 def snapshots(
     lake: Lake, partitions: Sequence[TopicPartition], as_of_ms: int | None = None
 ) -> dict[TopicPartition, Partition]:
-    """The same of many."""
+    """As `snapshot`, for many partitions."""
     if as_of_ms is None:
         return lake.metastore.snapshot(partitions)
     return {
@@ -85,7 +85,7 @@ def records(
 
 
 def records_in(store: Store, extents: Sequence[Extent], start: int) -> Iterator[RecordEntry]:
-    """Of these extents, from `start` on, in offset order."""
+    """Records of these extents, from `start` on, in offset order."""
     payloads = Payloads()
     for chunk, dead in _chunks(store, extents, start):
         for data, spans in decode(chunk, np.flatnonzero(chunk.batches["count"] > 0), payloads):
@@ -103,13 +103,13 @@ def record_batches(
 
 
 def table(lake: Lake, topic_partition: TopicPartition, *, as_of_ms: int | None = None) -> dict[bytes, RecordEntry]:
-    """The same for a person or a test, by key."""
+    """The table as a dictionary by key, for a person or a test."""
     newest = {entry.key: entry for entry in records(lake, topic_partition, as_of_ms=as_of_ms) if entry.key is not None}
     return {key: entry for key, entry in newest.items() if entry.value is not None}
 
 
 def _chunks(store: Store, extents: Sequence[Extent], start: int) -> Iterator[tuple[Chunk, Offsets]]:
-    """With the dead records of each."""
+    """Each with its dead records."""
     for extent in extents:
         if extent.span.end > start and extent.length > 0:
             yield read_chunk(store, extent), read_dead(store, extent)
@@ -123,7 +123,7 @@ def _shown(spans: Any, start: int, dead: Offsets) -> Any:
 def arrow_rows(
     topic_partition: TopicPartition, chunk: Chunk, data: Any, spans: Any, wanted: Columns = None
 ) -> pa.RecordBatch:
-    """Decoded records (`columns.decode`) of a chunk. Columns that nobody wants are not made; offsets and times always are."""
+    """A chunk's decoded records (`columns.decode`). Only wanted columns are built; offsets and times always are."""
     columns = np.ascontiguousarray(spans.T)
     appended = chunk.batches["attributes"][columns[BATCH_INDEX]] & LOG_APPEND_TIME != 0
     made: dict[str, Callable[[], pa.Array]] = {

@@ -1,14 +1,14 @@
 """A topic of the lake back into Kafka, tombstones included, and the proof that it arrived: a task per partition.
 
-Into an empty topic, in offset order: keys, values, headers and timestamps are kept, offsets are new, and an offset map tells
-which. A record without a timestamp, or with 0, gets that of the restore: clients have no way to say so. Verification reads the
-topic back as a read_committed consumer and compares its table with the lake's.
+Into an empty topic, in offset order. Keys, values, headers and timestamps are kept; offsets are new, and an offset map records
+them. A record without a timestamp, or with 0, gets the time of the restore: clients can't send it otherwise. Verification reads
+the topic back as a read_committed consumer and compares its table with the lake's.
 
-With an offset map a restore that was interrupted goes on: it remembers the moment that is restored, what the log was made of
-then, and where each partition ended before. Records arrive in order, once each, and none without all before it, so as many are
-there as the log has grown by: a task asks for that when it begins, since it may not be the first to run. Nobody else may write
-to the topic meanwhile. Nothing keeps a task from it that was given up and lives on, but every record is acknowledged with its
-offset: where one is not in its place, or the log has another end, the restore ends for good.
+With an offset map an interrupted restore can continue: the map has the moment that is restored, what the log consisted of then,
+and where each partition ended before. Records arrive in order, once each, and none without all before it. So the number of
+records that are there is the growth of the log. A task asks for it when it begins, because it may not be the first to run.
+Nothing else may write to the topic meanwhile. A task that was given up but is still running could, but every record is
+acknowledged with its offset: if one is not in its place, or the log has another end, the restore ends for good.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ Tell = Callable[[str], None]
 class Restored:
     partition: TopicPartition
     records: int
-    """Those included that an earlier run has sent."""
+    """Including those that an earlier run has sent."""
     tombstones: int
     keys: int | None
-    """That have a value; None: nobody has looked."""
+    """Number of keys with a value; None if it was not verified."""
     verified: bool
 
 
@@ -74,11 +74,11 @@ class RestoreWork:
     """Where the target ended before its first record came."""
     verify: bool
     whole: bool
-    """Every record counts, not only the table."""
+    """Compare every record, not only the table."""
     mapped: bool
-    """Somebody asks which offsets the records get."""
+    """Record the new offsets."""
     stop: Stop = never
-    """No record is sent any more; what was sent is acknowledged first."""
+    """Send no further record; what was sent is acknowledged first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +90,8 @@ class PartitionRestored:
 def restore(
     lake: Lake, request: RestoreRequest, cluster: LiveCluster, means: Means, *, tell: Tell = lambda text: None
 ) -> tuple[list[Restored], OffsetMap]:
-    """A topic that is not there is made, with the lake's number of partitions. The offset map is not finished if nobody asks
-    for it."""
+    """Creates a missing topic with the lake's number of partitions. The returned offset map is finished only if one was
+    requested."""
     topic, to_topic, map_file = request.topic, request.to_topic, request.map_file
     partitions = [partition for partition in lake.metastore.partitions() if partition.topic == topic]
     if not partitions:
@@ -139,7 +139,7 @@ def _begun(
 
 
 def _fingerprints(states: Mapping[TopicPartition, Partition]) -> tuple[str, ...]:
-    """Of what the log of each partition is made of."""
+    """Of what the log of each partition consists of."""
     return tuple(
         digest_of("".join(map(_line, states[partition].extents)).encode()).hex() for partition in sorted(states)
     )
@@ -150,7 +150,7 @@ def _line(extent: Extent) -> str:
 
 
 def _refuse_changed(begun: OffsetMap, states: Mapping[TopicPartition, Partition]) -> None:
-    """A commit that was under way when the restore began has an older time: the first run did not see it, the next one does."""
+    """A commit under way when the restore began has an older time: the first run did not see it, the next one does."""
     for partition, then, now in zip(sorted(states), begun.fingerprints, _fingerprints(states), strict=True):
         if then != now:
             raise NotResumable(
@@ -168,7 +168,7 @@ def _run(
     for number, answer in means.engine.as_they_end(restore_partition, works, means.board, stop=works[0].stop):
         ended[number] = answer
         if isinstance(answer, NotResumable) and map_file is not None:
-            # At once: whoever is killed before the others have ended would go on as if nothing had happened.
+            # At once: if this process is killed before the others end, the next run would continue as if nothing had happened.
             replace(begun, not_resumable=str(answer)).write(map_file)
     outcomes = [ended[number] for number in sorted(ended)]
     for outcome in outcomes:
@@ -211,7 +211,7 @@ def _refuse_full(topic: str, live: LiveTopic) -> None:
 
 
 def finished_map(lake: Lake, request: RestoreRequest) -> OffsetMap | None:
-    """Of this restore, if it is complete: nothing is left to do but to translate groups by it."""
+    """The map of this restore if it is complete: then only groups are left to translate."""
     offsets = read_map(request.map_file) if request.map_file is not None else None
     if offsets is None:
         return None
@@ -238,7 +238,7 @@ def _expect_unfinished(before: OffsetMap, lake: Lake, request: RestoreRequest) -
 
 
 def restore_partition(work: RestoreWork, meter: Meter) -> PartitionRestored:
-    """The body of a task. What an earlier run of it has sent, or an earlier restore, is read again for the map."""
+    """The body of a task. Reads again, for the map, what an earlier run or an earlier restore has sent."""
     runs = GrowingRuns(work.base) if work.mapped else None
     end = work.cluster.log_end(work.target)
     if end < work.base:
@@ -280,12 +280,12 @@ def _expect_end(work: RestoreWork, sent: int) -> None:
 
 
 def _noted(work: RestoreWork, sent: Contents, runs: GrowingRuns | None, meter: Meter) -> Iterator[RecordEntry]:
-    """Ends early at a stop. Bytes by the share of the records: an entry does not tell how many it was made of."""
+    """Ends early at a stop. Bytes by the share of the records: an entry does not tell how many bytes it was made of."""
     total = max(sum(extent.records for extent in work.extents), 1)
     size, metered = sum(extent.length for extent in work.extents), 0
     for entry in records_in(work.store, work.extents, work.start_offset):
         if work.stop():
-            break  # and no error: whoever sends waits then for what is on its way
+            break  # no error: the sender then waits for records under way
         yield entry
         sent.put(entry.key, entry.value)
         if runs is not None:
@@ -305,11 +305,11 @@ def translate_group(
     again: bool = False,
     tell: Tell = lambda text: None,
 ) -> dict[int, tuple[int, int]]:
-    """The group's offsets in the restored topic, set by the map: by partition (in the lake, in the topic).
+    """Sets the group's offsets in the restored topic by the map. Returns, by partition, (offset in the lake, in the topic).
 
-    As it committed them for the topic in this cluster; if it did not, as the lake's copy of `__consumer_offsets` tells.
-    Partitions that the map lacks, since they came to the topic later, are passed over and told of. `again`: it may have been
-    done, so a group that has gone on since is refused."""
+    Uses what it committed for the topic in this cluster; if nothing, what the lake's copy of `__consumer_offsets` says.
+    Partitions added to the topic later are not in the map: they are skipped and reported. `again`: this may have been done
+    before, so a group that has moved on since is refused."""
     committed = dict(cluster.group_offsets(group, offsets.topic)) if offsets.topic != offsets.to_topic else {}
     if not committed and GROUPS in lake.metastore.topics():
         parts = [partition for partition in lake.metastore.partitions() if partition.topic == GROUPS]
@@ -342,9 +342,9 @@ def translate_group(
 
 
 def _verified_keys(work: RestoreWork, sent: Contents) -> int:
-    """The table that a consumer of the restored partition sees is the lake's, whatever the cluster has cleaned meanwhile.
+    """A consumer of the restored partition gets the lake's table, whatever the cluster has cleaned meanwhile.
 
-    Of a topic that is not compacted every record, one after the other. How many keys have a value."""
+    For a topic that is not compacted, compares every record in order. Returns the number of keys with a value."""
     with Contents(kept=True) as consumed:
         for key, value in work.cluster.consume(work.target):
             _expect_to_go_on(work)
@@ -365,7 +365,7 @@ def _verified_keys(work: RestoreWork, sent: Contents) -> int:
 
 
 def _key_of(work: RestoreWork, digest: bytes) -> bytes | None:
-    """Both sides are read once more: only digests were kept. None: the topic has changed meanwhile."""
+    """Reads both sides once more, because only digests were kept. None: the topic has changed meanwhile."""
     held = (entry.key for entry in records_in(work.store, work.extents, work.start_offset))
     consumed = (key for key, _ in work.cluster.consume(work.target))
     return next((key for key in chain(held, consumed) if key is not None and digest_of(key) == digest), None)

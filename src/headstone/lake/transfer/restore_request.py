@@ -1,6 +1,6 @@
-"""What the caller of a restore may say, and what its work is done with. Two values, which the run and the restore both take.
+"""What the caller of a restore may ask for, and what it works with. Two values, which the run and the restore both take.
 
-Owns their bounds and defaults; how records travel is `restore`, what a command does with them `restore_run`.
+Owns their bounds and defaults. How records travel is in `restore`, what a command does with them in `restore_run`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ class RestoreRequest:
     as_of_ms: int | None = None
     """None: the lake as it is now."""
     verify: bool = True
-    """It is read back."""
+    """Read the topic back and compare it."""
     copies: int = COPIES
     map_file: Path | None = None
-    """For the new offset of every record, and to go on by."""
+    """Records the new offset of every record, and is needed to continue."""
     groups: tuple[str, ...] = ()
-    """Whose offsets are set in the restored topic."""
+    """Groups whose offsets are set in the restored topic."""
 
     def __post_init__(self) -> None:
         several("groups", self.groups)
@@ -35,15 +35,15 @@ class RestoreRequest:
 
     @property
     def mapped(self) -> bool:
-        """Somebody asks which offsets the records get."""
+        """Whether new offsets must be recorded."""
         return bool(self.groups) or self.map_file is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Means:
-    """What the work of a restore is done with."""
+    """What a restore works with."""
 
     engine: Engine
     board: Board | None
     stop: Stop
-    """Unfinished; with a map file the next run goes on there."""
+    """Ends it with Unfinished; with a map file the next run continues there."""

@@ -1,7 +1,6 @@
 """One run of `lake restore`: a topic goes back into Kafka, and the offsets of groups follow it.
 
-Owns the order of both, and what is answered. Where the offset map says that the topic is there already, only groups are
-translated.
+Owns the order of both, and the answer. If the offset map says that the topic is there already, only groups are translated.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ Tell = Callable[[str], None]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreRun:
     partitions: tuple[Restored, ...]
-    """Empty, if only groups were translated."""
+    """Empty if only groups were translated."""
     groups: Mapping[str, Mapping[int, tuple[int, int]]]
-    """By group and partition the offset in the lake, and in the topic."""
+    """By group and partition: the offset in the lake, and in the topic."""
 
 
 def run_restore(
     lake: Lake, request: RestoreRequest, cluster: LiveCluster, means: AbstractContextManager[Means], *, tell: Tell, warn: Tell
 ) -> RestoreRun:  # fmt: skip
-    """`means`: entered if there is anything to restore."""
+    """`means`: entered only if there is anything to restore."""
     done = list[Restored]()
     finished = finished_map(lake, request) if request.groups else None
     if finished is None:

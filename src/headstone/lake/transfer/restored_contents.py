@@ -1,9 +1,9 @@
-"""What was sent to a partition, and what came back of it, as digests: compared share by share, with neither of them in memory.
+"""What was sent to a partition, and what came back, as digests: compared share by share, with neither of them in memory.
 
-A row is a key's digest and that of its value, 32 bytes. Rows are written in chunks, in the order of the log: in memory as long
-as they are few, then in a temporary file. A chunk has the newest row of each of its keys, sorted, so that a share of the keys
-lies together in it: every row is read once, however many shares there are. The newest rows of a share make its table. Knows
-nothing of clusters and of the lake.
+A row is a key's digest and its value's, 32 bytes. Rows are written in chunks, in the order of the log: in memory while they are
+few, then in a temporary file. A chunk has the newest row of each of its keys, sorted, so that a share of the keys is contiguous
+in it: every row is read once, however many shares there are. The newest rows of a share make its table. Knows nothing about
+clusters and the lake.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ DIGEST_BYTES = 16
 NO_VALUE = bytes(DIGEST_BYTES)
 """Of a tombstone."""
 MEMORY_BYTES = 64 << 20
-"""Rows of one side, before they go into a file: two million records."""
+"""Rows of one side that stay in memory before they go into a file: two million records."""
 SHARE_BYTES = 64 << 20
-"""Rows of one side and one share. Sorting takes some times as much, 0.5 GB in all."""
+"""Rows of one side and one share. Sorting takes several times as much, 0.5 GB in all."""
 CHUNK_ROWS = 1 << 20
 BUCKETS = 1024
-"""Of keys, by their digests: a share is some of them. With 2 billion keys of one partition shares become larger."""
+"""Of keys, by their digests: a share is some of them. With 2 billion keys in one partition shares become larger."""
 
 Rows = npt.NDArray[np.void]
 
@@ -38,7 +38,7 @@ Rows = npt.NDArray[np.void]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     keys: int
-    """Of what was sent, that have a value."""
+    """Number of sent keys with a value."""
     wrong: int
     """Keys that are on one side only, or have another value on the other."""
     first_wrong: bytes | None
@@ -46,7 +46,7 @@ class Comparison:
 
 
 class Contents:
-    """A context manager: its file is gone behind it. `kept`: rows and order, to be compared; else records are only counted."""
+    """A context manager that removes its file at the end. `kept`: rows and order, for comparing; else it only counts."""
 
     def __init__(self, *, kept: bool, memory_bytes: int = MEMORY_BYTES, chunk_rows: int = CHUNK_ROWS) -> None:
         self.records = self.tombstones = 0
@@ -57,7 +57,7 @@ class Contents:
         self._file: IO[bytes] = BytesIO()
         self._chunk = bytearray()
         self._edges: list[npt.NDArray[np.int64]] = []
-        """Of each chunk: the rows of the file with which its buckets begin, and where the last one ends."""
+        """For each chunk: the rows of the file where its buckets begin, and where the last one ends."""
 
     def __enter__(self) -> Contents:
         self._file = self._stack.enter_context(SpooledTemporaryFile(max_size=self._memory_bytes))
@@ -89,14 +89,14 @@ class Contents:
         self._file.write(rows.tobytes())
 
     def completed(self) -> int:
-        """No record comes any more; how many rows there are."""
+        """No more records come; returns the number of rows."""
         if self._chunk:
             self._write_chunk()
         return int(self._edges[-1][-1]) if self._edges else 0
 
     @property
     def order(self) -> bytes:
-        """Of all keys and values, one after the other."""
+        """Digest of all keys and values in order."""
         return self._order.digest()
 
     def table(self, share: int, shares: int) -> Rows:
@@ -117,7 +117,7 @@ def digest_of(data: bytes) -> bytes:
 
 
 def compared(sent: Contents, consumed: Contents, *, share_bytes: int = SHARE_BYTES) -> Comparison:
-    """The tables of both."""
+    """Compares the tables of both."""
     shares = min(max(1, -(-max(sent.completed(), consumed.completed()) * ROW.itemsize // share_bytes)), BUCKETS)
     keys = wrong = 0
     first_wrong = None
@@ -137,15 +137,15 @@ def _bucket(rows: Rows) -> npt.NDArray[np.uint64]:
 
 
 def _newest(rows: Rows) -> Rows:
-    """Of each key, sorted by keys, and so by buckets. A key that is written all the time fills nothing with its past."""
-    rows = rows[np.lexsort((rows["key_low"], rows["key_high"]))]  # stable: of a key the newest comes last
+    """The newest row of each key, sorted by keys, and so by buckets. A frequently written key takes up room only once."""
+    rows = rows[np.lexsort((rows["key_low"], rows["key_high"]))]  # stable: the newest row of a key comes last
     newest = np.ones(rows.size, dtype=np.bool_)
     newest[:-1] = ~_same_keys(rows)
     return rows[newest]
 
 
 def _unmatched(rows: Rows) -> Rows:
-    """Of two tables together the rows that only one of them has, sorted by keys."""
+    """Rows that only one of the two tables has, sorted by keys."""
     rows = rows[np.lexsort((rows["value_low"], rows["value_high"], rows["key_low"], rows["key_high"]))]
     pairs = np.flatnonzero(
         _same_keys(rows)
@@ -158,7 +158,7 @@ def _unmatched(rows: Rows) -> Rows:
 
 
 def _same_keys(rows: Rows) -> npt.NDArray[np.bool_]:
-    """Of each row but the last: the next one has its key."""
+    """For each row but the last, whether the next one has its key."""
     same: npt.NDArray[np.bool_] = (rows["key_high"][1:] == rows["key_high"][:-1]) & (
         rows["key_low"][1:] == rows["key_low"][:-1]
     )

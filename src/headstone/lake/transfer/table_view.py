@@ -1,8 +1,9 @@
 """The table of a partition: the newest record of every key that is not deleted. Lists of keys decide, batches are read after.
 
-Owns the decision and the reading of what it leaves. Each list is read once to decide: by one task where the keys of a partition
-fit into it; else by one task per run of extents, whose keys go through the buckets of `pipeline`, and the survivors come back
-by run. So memory is bounded by a bucket and a run, never by the partition. Tasks know no metastore: who asks has the extents.
+Owns the decision and the reading of the result. Each list is read once to decide. If the keys of a partition fit into one task,
+it decides alone. Otherwise one task per run of extents sends its keys through the buckets of `pipeline`, and the survivors come
+back by run. So memory is bounded by a bucket and a run, never by the partition. Tasks know no metastore: the caller has the
+extents.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from headstone.storage.stores import Store
 TASK_KEYS_MAX = 16 << 20
 """Entries of the lists that one task decides alone: its table takes 23 bytes for each at most, some 370 MB."""
 RUNS_PER_TASK = 4
-"""A run whose keys go through the buckets is so much smaller: beside its table it has its entries in memory, twice."""
+"""A run whose keys go through the buckets is smaller by this factor: beside its table it has its entries in memory, twice."""
 
 Bits = bytes
 """One per entry of an extent's list, in the list's order: whether it is in the table."""
@@ -43,9 +44,9 @@ States = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyLists:
-    """The lists of extents that follow each other. `record`: the ordinal of their first entry in the partition.
+    """The lists of consecutive extents. `record`: the ordinal of their first entry in the partition.
 
-    Of a partition that is split it is both a `pipeline.splitting.Unit` and a `Part`."""
+    For a split partition it is both a `pipeline.splitting.Unit` and a `Part`."""
 
     store: Store
     hash_key: HashKey
@@ -59,13 +60,13 @@ class KeyLists:
 
     @property
     def size(self) -> int:
-        """Bytes that are read of them."""
+        """Bytes of the lists to read."""
         return sum(map(list_bytes, self.extents))
 
     def newest_first(self, meter: Meter) -> Iterator[tuple[KeyList, npt.NDArray[np.int64], States]]:
-        """Of each extent, the last one first: its keys, which of them are shown, and a state for each.
+        """For each extent, the last one first: its keys, which of them are shown, and a state for each.
 
-        What is dead, or below the log start, supersedes nothing. The rule is `mark_newest`'s."""
+        Records that are dead, or below the log start, supersede nothing. The rule is `mark_newest`'s."""
         table = new_table(self.entries)
         for extent in reversed(self.extents):
             keys = keys_of_extent(self.store, extent, self.hash_key)
@@ -120,14 +121,14 @@ class SplitLists:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveExtent:
-    """An extent that holds a part of the table."""
+    """An extent with records of the table."""
 
     extent: Extent
     bits: Bits
 
     @property
     def records(self) -> int:
-        """Those of the table."""
+        """Number of its records in the table."""
         return int.from_bytes(self.bits, "little").bit_count()
 
 
@@ -135,7 +136,7 @@ def decided(
     store: Store, hash_key: HashKey, partitions: Mapping[TopicPartition, Partition], engine: Engine,
     board: Board | None = None, *, keys_max: int = TASK_KEYS_MAX,
 ) -> dict[TopicPartition, list[LiveExtent]]:  # fmt: skip
-    """Of each partition those extents that hold a part of its table. The board is told of the lists."""
+    """For each partition the extents with records of its table. The board counts the lists."""
     lists = {
         topic_partition: KeyLists(
             store=store, hash_key=hash_key, extents=_with_lists(partition), start_offset=partition.start_offset
@@ -175,7 +176,7 @@ def _split(
 
 
 def decide(lists: KeyLists, meter: Meter) -> list[Bits]:
-    """The body of a task that has all keys of a partition in its memory: the bits of each extent."""
+    """The body of a task that has all keys of a partition in memory: the bits of each extent."""
     return [_bits(states) for _, _, states in lists.newest_first(meter)][::-1]
 
 
@@ -201,7 +202,7 @@ def rows_of_table(
 
 
 def _with_lists(partition: Partition) -> tuple[Extent, ...]:
-    """Extents that may hold a record with a key that is shown."""
+    """Extents that may hold a shown record with a key."""
     return tuple(
         extent
         for extent in partition.extents
@@ -210,7 +211,7 @@ def _with_lists(partition: Partition) -> tuple[Extent, ...]:
 
 
 def _runs(lists: KeyLists, entries_max: int) -> Iterator[KeyLists]:
-    """Neighbours, of so many entries or of one extent."""
+    """Neighbours, up to this many entries, or one extent."""
     run: list[Extent] = []
     first = size = 0
     for extent in lists.extents:
@@ -232,6 +233,6 @@ def _bits(states: States) -> Bits:
 
 
 def _offsets(keys: KeyList, bits: Bits) -> Offsets:
-    """Of the entries whose bits are set, in order."""
+    """Offsets of the entries whose bits are set, in order."""
     chosen = np.unpackbits(np.frombuffer(bits, dtype=np.uint8), count=keys.offsets.size)
     return keys.offsets[np.flatnonzero(chosen)]

@@ -1,6 +1,6 @@
 """A topic of the lake as record batches, for a reader in this process: every record, or the table, now or in the past.
 
-What is read is decided once, when it begins; whoever reads for long pins it (`pins`).
+What is read is decided once, at the beginning; a long read pins it (`pins`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def view_batches(
     lake: Lake, partitions: Sequence[TopicPartition], view: str, engine: Engine, *, as_of_ms: int | None = None,
     board: Board | None = None,
 ) -> Iterator[pa.RecordBatch]:  # fmt: skip
-    """As `pinned_view`, for whoever has pinned it."""
+    """As `pinned_view`, for callers that have pinned it."""
     states = snapshots(lake, partitions, as_of_ms)
     if view == RECORDS:
         meter = _meter(board, [extent for state in states.values() for extent in state.extents])
@@ -61,7 +61,7 @@ def view_batches(
 
 
 def write_parquet(path: Path, batches: Iterator[pa.RecordBatch]) -> int:
-    """How many records. Whole or not at all, also after a power loss."""
+    """Returns the number of records. Writes the whole file or nothing, also after a power loss."""
     partial, count = path.with_name(path.name + ".partial"), 0
     try:
         with open(partial, "wb") as file:
@@ -79,7 +79,7 @@ def write_parquet(path: Path, batches: Iterator[pa.RecordBatch]) -> int:
 
 
 def _meter(board: Board | None, extents: Sequence[Extent]) -> Meter:
-    """Of a reader of these extents."""
+    """For a reader of these extents."""
     if board is not None:
         board.expect(sum(extent.length for extent in extents))
     return meter_on(board)
@@ -88,7 +88,7 @@ def _meter(board: Board | None, extents: Sequence[Extent]) -> Meter:
 def _metered(
     batches: Iterator[pa.RecordBatch], extents: Sequence[Extent], records: int, meter: Meter
 ) -> Iterator[pa.RecordBatch]:
-    """Bytes by the share of the records that come: a batch does not tell how many it was made of."""
+    """Bytes by the share of the records that come: a batch does not tell how many bytes it was made of."""
     size = sum(extent.length for extent in extents)
     for batch in batches:
         meter.add(size * batch.num_rows // max(records, 1), batch.num_rows)
