@@ -21,7 +21,7 @@ from headstone.coordination.replica import Replica
 from headstone.coordination.watermarks import GroupWatermarks, ReplicaWatermarks
 from headstone.retention.policy import COORDINATED, RULES, Policy
 from headstone.sim.broker import Parts
-from headstone.sim.cluster import Cluster, Producer
+from headstone.sim.cluster import SimCluster, SimProducer
 from headstone.units import DAY_MS
 
 HOUR_MS = 3_600_000
@@ -114,10 +114,10 @@ def storage(rules: str, outage_hours: int, deletions_an_hour: int, replicas: int
     a clean log is what must not go yet.
     """
     policy = Policy(now_ms=0, delete_retention_ms=DAY_MS, producer_id_expiration_ms=DAY_MS)
-    cluster = Cluster(
+    cluster = SimCluster(
         brokers=replicas, replicas=replicas, rules=rules, policy=policy, parts=Parts(), skews_ms=[0] * replicas
     )
-    producer = Producer(producer_id=7, marker_bumps_epoch=True)
+    producer = SimProducer(producer_id=7, marker_bumps_epoch=True)
     cluster.producers.append(producer)
     away = replicas - 1
     warm_hours = 30
@@ -133,7 +133,7 @@ def storage(rules: str, outage_hours: int, deletions_an_hour: int, replicas: int
     return size, _log_bytes(cluster)
 
 
-def _one_hour(cluster: Cluster, producer: Producer, hour: int, deletions: int) -> None:
+def _one_hour(cluster: SimCluster, producer: SimProducer, hour: int, deletions: int) -> None:
     leader = cluster.leader()
     assert leader is not None
     cluster.produce(leader, [(b"k%d-%d" % (hour, i), b"v" * 100) for i in range(deletions)])
@@ -156,7 +156,7 @@ def _one_hour(cluster: Cluster, producer: Producer, hour: int, deletions: int) -
     cluster.now_ms += HOUR_MS
 
 
-def _log_bytes(cluster: Cluster) -> int:
+def _log_bytes(cluster: SimCluster) -> int:
     leader = cluster.leader()
     assert leader is not None
     return sum(len(batch.raw) for batch in leader.log.batches())

@@ -18,21 +18,21 @@ from headstone.coordination import replica as following
 from headstone.coordination.replica import NOTHING, Replica
 from headstone.coordination.watermarks import ReplicaWatermarks
 from headstone.sim.broker import Parts
-from headstone.sim.explore import Bounds, Explored, explore
+from headstone.sim.explore import ExploreBounds, Explored, explore
 from headstone.sim.mutants import MUTANTS
 
 BOUNDS = {
-    "messages": Bounds(),
-    "faults": Bounds(waiting=0, faults=2),
-    "late-metadata": Bounds(waiting=0, faults=2, late_metadata=True),
-    "elections": Bounds(waiting=0, elections=2),
-    "members": Bounds(waiting=0, changes=1),
-    "plain": Bounds(waiting=0, transactional=False),
-    "offsets": Bounds(waiting=0, elections=0, transactional=False, offsets=2, written=2),
+    "messages": ExploreBounds(),
+    "faults": ExploreBounds(waiting=0, faults=2),
+    "late-metadata": ExploreBounds(waiting=0, faults=2, late_metadata=True),
+    "elections": ExploreBounds(waiting=0, elections=2),
+    "members": ExploreBounds(waiting=0, changes=1),
+    "plain": ExploreBounds(waiting=0, transactional=False),
+    "offsets": ExploreBounds(waiting=0, elections=0, transactional=False, offsets=2, written=2),
 }
 """Each goes further in one direction: in all of them at once there would be too many states."""
 
-ALONE = Bounds(waiting=0, elections=0)
+ALONE = ExploreBounds(waiting=0, elections=0)
 WEAKEST = {
     "maximum": ALONE,
     "reachable-only": ALONE,
@@ -44,8 +44,8 @@ WEAKEST = {
     "newcomer-at-log-end": replace(ALONE, transactional=False),
     "watermark-may-fall": replace(ALONE, waiting=1, faults=0),
     "old-log-kept": replace(ALONE, faults=0, changes=2),
-    "old-leaders-answered": Bounds(waiting=0),
-    "epoch-not-persisted": Bounds(waiting=0, faults=2, late_metadata=True),
+    "old-leaders-answered": ExploreBounds(waiting=0),
+    "epoch-not-persisted": ExploreBounds(waiting=0, faults=2, late_metadata=True),
 }
 """Bounds in which each mutant fails. A mutant that breaks only a cleaner's rule, a reader's hold or progress fails in none."""
 
@@ -92,7 +92,7 @@ def main() -> int:
     return 1 if broken else 0
 
 
-def timed(name: str, bounds: Bounds, parts: Parts, *, paths: bool) -> Explored:
+def timed(name: str, bounds: ExploreBounds, parts: Parts, *, paths: bool) -> Explored:
     started = time.process_time()
     explored = explore(bounds, parts)
     seconds = time.process_time() - started

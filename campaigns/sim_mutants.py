@@ -21,7 +21,7 @@ from pathlib import Path
 
 from campaigns.mutant_lists import Mutant, read_lists
 from headstone.retention.policy import COORDINATED
-from headstone.sim.campaign import Settings, campaign
+from headstone.sim.campaign import CampaignSettings, campaign
 from headstone.sim.guarded_runs import MUTANTS as MARGINS
 from headstone.sim.mutants import MUTANTS, SEEDS_MAX
 from headstone.sim.tallies import GUARDED, GUARDED_STEPS
@@ -63,7 +63,9 @@ def main() -> int:
 
 def _in_this_tree(name: str, seeds: int, jobs: int) -> Found | None:
     guarded = name in MARGINS
-    settings = Settings(rules=GUARDED if guarded else COORDINATED, steps=GUARDED_STEPS if guarded else 200, mutant=name)
+    settings = CampaignSettings(
+        rules=GUARDED if guarded else COORDINATED, steps=GUARDED_STEPS if guarded else 200, mutant=name
+    )
     tally = campaign(0, seeds, settings, jobs=jobs, stop_early=True, tell=lambda tally: None)
     return (tally.violations[0].seed, tally.violations[0].finding.kind) if tally.violations else None
 

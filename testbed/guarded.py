@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from headstone.brokers.outages import ROLL_MS, Outage, Stage, brokers_with, wait_removed
+from headstone.brokers.outages import ROLL_MS, Outage, OutageStage, brokers_with, wait_removed
 from headstone.brokers.processes import wait_until
 from headstone.cluster.admin import Admin
 from headstone.cluster.connection import Connection
@@ -103,7 +103,7 @@ class Guard:
 class Play:
     """One run, step by step; troubles come in between."""
 
-    def __init__(self, stage: Stage, guard: Guard, result: Guarded) -> None:
+    def __init__(self, stage: OutageStage, guard: Guard, result: Guarded) -> None:
         self.stage = stage
         self.guard = guard
         self.result = result

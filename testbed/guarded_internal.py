@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from headstone.brokers.client import JavaClient, KafkaClient, Producer
+from headstone.brokers.client import JavaClient, JavaProducer, KafkaClient
 from headstone.brokers.distribution import Distribution
 from headstone.brokers.outages import (
     AWAY,
@@ -21,11 +21,11 @@ from headstone.brokers.outages import (
     BROKERS,
     SHORT_MS,
     TOPIC_SETTINGS,
+    BrokerServed,
     Moves,
     Outage,
-    Scene,
-    Served,
-    Stage,
+    OutageScene,
+    OutageStage,
     read_running_log,
 )
 from headstone.brokers.processes import Cluster, wait_until
@@ -85,7 +85,7 @@ class Coordinators:
         self._java = java
         self._client = client
         self._admin = java.kafka.clients.admin.Admin.create(java.properties({"bootstrap.servers": client.bootstrap}))
-        self._producer: Producer | None = None
+        self._producer: JavaProducer | None = None
         self._used = 0.0
 
     def close(self) -> None:
@@ -134,13 +134,13 @@ class Coordinators:
         self._used = time.monotonic()
 
 
-def _transaction(producer: Producer) -> None:
+def _transaction(producer: JavaProducer) -> None:
     producer.begin()
     producer.write(TOPIC, 0, b"order", b"%d" % time.monotonic_ns())
     producer.commit()
 
 
-class InternalScene(Scene):
+class InternalScene(OutageScene):
     def __init__(self, moves: Moves, client: KafkaClient, outage: Outage, traffic: Callable[[], None]) -> None:
         super().__init__(moves, client, outage)
         self._traffic = traffic
@@ -149,11 +149,16 @@ class InternalScene(Scene):
         self._traffic()
 
 
-class InternalStage(Stage):
+class InternalStage(OutageStage):
     """The same outage; what happens to the two topics happens through their coordinators."""
 
     def __init__(
-        self, cluster: Cluster, client: KafkaClient, scenes: Sequence[Scene], tell: Tell, coordinators: Coordinators
+        self,
+        cluster: Cluster,
+        client: KafkaClient,
+        scenes: Sequence[OutageScene],
+        tell: Tell,
+        coordinators: Coordinators,
     ) -> None:
         super().__init__(cluster, client, scenes, tell)
         self.coordinators = coordinators
@@ -202,11 +207,11 @@ class InternalStage(Stage):
             leaders |= {state.leader for partitions in described.values() for state in partitions.values()}
         return leaders == {leader}
 
-    def _served(self, scene: Scene, number: int, answer: str) -> Served:
+    def _served(self, scene: OutageScene, number: int, answer: str) -> BrokerServed:
         end = self.client.end(scene.topic)
         shown = tuple(text for text in _shown(self.cluster, number, scene.topic) if NAME in text)
         table = {NAME: answer} if answer else {}
-        return Served(broker=number, log=shown, log_end=end, lso=end, stuck=False, table=table)
+        return BrokerServed(broker=number, log=shown, log_end=end, lso=end, stuck=False, table=table)
 
 
 def _shown(cluster: Cluster, number: int, topic: str) -> list[str]:

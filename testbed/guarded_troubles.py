@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headstone.brokers.distribution import Distribution
-from headstone.brokers.outages import AWAY, BROKER_SETTINGS, BROKERS, TOPIC_SETTINGS, Stage, staged
+from headstone.brokers.outages import AWAY, BROKER_SETTINGS, BROKERS, TOPIC_SETTINGS, OutageStage, staged
 from headstone.brokers.processes import Cluster, wait_until
 from headstone.cluster.wire import PartitionState
 from headstone.coordination.guard_values import DEFAULT_HOLD, HOLD, RATIO, AlarmKind
@@ -222,7 +222,7 @@ def _with_clock(cluster: Cluster) -> None:
     set_ahead(cluster.brokers[AHEAD], AHEAD_SECONDS)
 
 
-def _coordinated(stage: Stage) -> None:
+def _coordinated(stage: OutageStage) -> None:
     """The broker that is ahead keeps all transactions: where clocks differ, a broker that takes over would end them at once.
     And its stamps show its clock to the guard."""
     check_ahead(stage.cluster.brokers[AHEAD], AHEAD_SECONDS)
@@ -285,7 +285,7 @@ class Trouble:
     retention_ms: int = RETENTION_MS
     logs_in: bool = False
     prepare: Callable[[Cluster], None] = lambda cluster: None
-    arrange: Callable[[Stage], None] = lambda stage: None
+    arrange: Callable[[OutageStage], None] = lambda stage: None
 
 
 READMISSION = ("--allow", "readmission")

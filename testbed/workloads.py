@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from headstone.brokers.client import READ_COMMITTED, KafkaClient, Producer
+from headstone.brokers.client import READ_COMMITTED, JavaProducer, KafkaClient
 from headstone.brokers.processes import Cluster, wait_until
 from headstone.errors import Unfinished
 from headstone.log.checkpoints import read_offsets
@@ -52,10 +52,10 @@ class Workload:
         self.chance = random.Random(seed)
         self.topics = {"plain": 6, "appended": 1, "gone": 1, "txn": 3}
         self._replicas = list(replicas)
-        self._plain: list[Producer] = []
-        self._transactional: list[Producer] = []
+        self._plain: list[JavaProducer] = []
+        self._transactional: list[JavaProducer] = []
         self._rd_transactional: Any = None
-        self._left_open: Producer | None = None
+        self._left_open: JavaProducer | None = None
         self._written = 0
 
     @property
@@ -127,7 +127,7 @@ class Workload:
             for name, offset in stable.items()
         )
 
-    def _send(self, producer: Producer, topic: str, partition: int, records: int) -> None:
+    def _send(self, producer: JavaProducer, topic: str, partition: int, records: int) -> None:
         for _ in range(records):
             key, value, headers = self._record()
             producer.send(topic, partition, key, value, headers=headers)
@@ -135,7 +135,7 @@ class Workload:
                 producer.flush()
         producer.flush()
 
-    def _supersede_all(self, producer: Producer, records: int) -> None:
+    def _supersede_all(self, producer: JavaProducer, records: int) -> None:
         """In the end every key of the partition is deleted."""
         for i in range(records):
             producer.send("gone", 0, b"k%d" % (i % 20), self._value())

@@ -20,7 +20,7 @@ from headstone.cli.main import main
 from headstone.cluster.connection import Host
 from headstone.errors import UsageError
 from headstone.guard.agents.server import serve_reports
-from headstone.guard.agents.truth import Truth
+from headstone.guard.agents.truth import AgentTruth
 from headstone.log import checkpoints
 from headstone.log.topic_partition import TopicPartition
 from tests.agent.broker_directory import CLUSTER, BrokerDirectory
@@ -180,20 +180,20 @@ def test_directories_that_are_not_of_one_broker_are_refused(tmp_path: Path, chan
 
 
 @pytest.fixture
-def truth() -> Truth:
-    truth = Truth()
+def truth() -> AgentTruth:
+    truth = AgentTruth()
     looked(truth, topic_seen(partition_seen(10, log_end=10)))
     return truth
 
 
 @pytest.fixture
-def where(truth: Truth) -> Iterator[Host]:
+def where(truth: AgentTruth) -> Iterator[Host]:
     with serve_reports(Host("127.0.0.1", 0), Authentication(token=TOKEN), truth) as host:
         yield host
 
 
 def test_a_guard_that_does_not_answer_is_told_of_once_and_when_it_answers_again(
-    truth: Truth, broker: BrokerDirectory
+    truth: AgentTruth, broker: BrokerDirectory
 ) -> None:
     broker.append("orders-0", "N[a]")
     agent = Agent((broker.root,), clock=truth.clock, remark=pytest.fail, interval_ms=1)
@@ -217,7 +217,7 @@ def test_a_guard_that_does_not_answer_is_told_of_once_and_when_it_answers_again(
     assert [text.endswith("; tried again every 1ms") for text in told] == [False, True, False]
 
 
-def test_three_agents_over_http_prove_what_all_have(truth: Truth, where: Host, tmp_path: Path) -> None:
+def test_three_agents_over_http_prove_what_all_have(truth: AgentTruth, where: Host, tmp_path: Path) -> None:
     client = GuardClient(GuardAddress(url=f"http://{where}", token=TOKEN))
     agents = {}
     for number in BROKERS:
@@ -264,7 +264,7 @@ def test_the_verb_prints_a_report_of_compacted_topics(broker: BrokerDirectory, s
 
 
 def test_the_verb_reports_once(
-    broker: BrokerDirectory, truth: Truth, where: Host, said: Any, monkeypatch: pytest.MonkeyPatch
+    broker: BrokerDirectory, truth: AgentTruth, where: Host, said: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker.append("orders-0", "N[a]")
     monkeypatch.setenv("AGENT_TOKEN", TOKEN)

@@ -11,7 +11,7 @@ import pytest
 
 from headstone.agent import replica_files
 from headstone.agent.deletions import EMPTIED, MARKER, TOMBSTONE, deletions_in
-from headstone.agent.replica_files import ReplicaFacts, ReplicaReader, Unsettled
+from headstone.agent.replica_files import FileFacts, ReplicaReader, Unsettled
 from headstone.coordination.watermarks import ReplicaWatermarks
 from headstone.log import checkpoints
 from headstone.log.directory import PartitionDir
@@ -38,7 +38,7 @@ def test_everything_a_replica_says(broker: BrokerDirectory) -> None:
     directory = broker.append(NAME, "N[a] N[b] | N[a,c] | N[d]")
     broker.cleaned(NAME, 2)
     facts = ReplicaReader(directory).look()
-    assert facts == ReplicaFacts(
+    assert facts == FileFacts(
         life=facts.life, topic_id=TOPIC_ID, log_start=0, log_end=5, high_watermark=5, cleaner_checkpoint=2, free_until=5
     )
     assert facts.watermarks == marks(2, 5)

@@ -30,7 +30,7 @@ from headstone.cluster.wire import ClusterState
 from headstone.coordination.guard_values import HOLD, LONG_MAX, EndPasses
 from headstone.errors import Unfinished
 from headstone.guard.acting.changes import BACKOFF, carry_out
-from headstone.guard.acting.outcomes import Outcome
+from headstone.guard.acting.outcomes import ActionOutcome
 from headstone.guard.ledger.journal import Journal
 from headstone.guard.ledger.topic_identity import still_there
 from headstone.guard.looks.leader_reading import LeaderReading
@@ -273,7 +273,7 @@ def test_cleaner_threads_restart_and_every_brokers_own_value_is_as_it_was(admin:
     )  # fmt: skip
     before = all_configs(admin, [])
     with Journal.open(tmp_path / "journal.sqlite", cluster_id=admin.describe([]).cluster_id) as journal:
-        assert carry_out(EndPasses(topic="orders"), admin, journal, now_ms=now_ms()) == Outcome()
+        assert carry_out(EndPasses(topic="orders"), admin, journal, now_ms=now_ms()) == ActionOutcome()
         assert [(change.resource, dict(change.new)[BACKOFF], change.outcome) for change in journal.changes()] == [
             ("cluster default", "16001", "done, and put back"), ("broker 2", "16001", "done, and put back"),
         ]  # fmt: skip

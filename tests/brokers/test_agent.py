@@ -19,10 +19,10 @@ from headstone.cluster.connection import Connection, Host
 from headstone.coordination.guard_values import OffsetSpan, Verdict, Verify
 from headstone.guard.agents.partition_truth import PartitionTruth
 from headstone.guard.agents.server import serve_reports
-from headstone.guard.agents.truth import Truth
+from headstone.guard.agents.truth import AgentTruth
 from headstone.guard.agents.verification import ByAgents
 from headstone.guard.looks.look import look
-from headstone.guard.verification.verdicts import Judged
+from headstone.guard.verification.verdicts import JudgedReplica
 from headstone.log.directory import as_partition
 from headstone.log.topic_partition import TopicPartition
 from headstone.pipeline.planning import replica_watermarks, survey_directory
@@ -41,7 +41,7 @@ DELETED = 3
 class Guarded:
     """A cluster with an agent beside each broker and somebody who writes to it."""
 
-    def __init__(self, cluster: Cluster, admin: Admin, client: GuardClient, truth: Truth) -> None:
+    def __init__(self, cluster: Cluster, admin: Admin, client: GuardClient, truth: AgentTruth) -> None:
         self.cluster, self.admin, self.client, self.truth = cluster, admin, client, truth
         self.producer = second_client(cluster.bootstrap)
         self.remarks: list[str] = []
@@ -126,18 +126,18 @@ def back_by_agents(guarded: Guarded, start: int) -> DeletionsDigest:
         guarded.round()
         answers.update(guarded.truth.answers(SpanQuestion(partition=ORDERS, span=span)))
 
-    def over_the_wire(wanted: Verify) -> dict[int, Judged]:
+    def over_the_wire(wanted: Verify) -> dict[int, JudgedReplica]:
         raise AssertionError(f"agents did not agree: {answers}")
 
     wanted = Verify(topic="orders", partition=0, broker=AWAY, missed=span)
-    assert ByAgents(over_the_wire, guarded.truth, sleep=report)(wanted) == {AWAY: Judged(verdict=Verdict.RIGHT)}
+    assert ByAgents(over_the_wire, guarded.truth, sleep=report)(wanted) == {AWAY: JudgedReplica(verdict=Verdict.RIGHT)}
     told = answers[AWAY].deletions
     assert told is not None
     return told
 
 
 def test_agents_tell_what_is_true_of_running_and_of_stopped_brokers(distribution: Distribution, tmp_path: Path) -> None:
-    truth = Truth()
+    truth = AgentTruth()
     with (
         Cluster(distribution, tmp_path / "cluster", brokers=len(BROKERS), settings=BROKER_SETTINGS) as cluster,
         serve_reports(Host("127.0.0.1", 0), Authentication(token=TOKEN), truth) as where,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from headstone.brokers.client import READ_COMMITTED, READ_UNCOMMITTED, JavaClient, KafkaClient, Producer
+from headstone.brokers.client import READ_COMMITTED, READ_UNCOMMITTED, JavaClient, JavaProducer, KafkaClient
 from headstone.brokers.distribution import Distribution
 from headstone.brokers.outages import BROKER_SETTINGS, TOPIC_SETTINGS, read_running_log
 from headstone.brokers.processes import Cluster, wait_until
@@ -31,7 +31,7 @@ class Lab:
         self.cluster = cluster
         self.broker = cluster.brokers[1]
         self.client: KafkaClient = java.connect(cluster.bootstrap)
-        self.plain: Producer = self.client.producer(linger_ms=0)
+        self.plain: JavaProducer = self.client.producer(linger_ms=0)
 
     def topic(self, name: str, settings: Mapping[str, object] | None = None) -> str:
         self.client.create_topic(name, [[1]], {**TOPIC_SETTINGS, **(settings or {})})

@@ -27,7 +27,7 @@ from headstone.cluster.admin import Admin
 from headstone.cluster.connection import Connection
 from headstone.coordination.guard_values import DEFAULT_HOLD, HOLD, EndPasses
 from headstone.guard.acting.changes import carry_out
-from headstone.guard.acting.outcomes import Outcome
+from headstone.guard.acting.outcomes import ActionOutcome
 from headstone.guard.ledger.journal import Journal
 from headstone.guard.ledger.overrides import Resource, own_values
 from headstone.guard.loop.alarms import REFUSED, UNSEEN
@@ -255,7 +255,7 @@ class Lines:
             assert scene.default() == {}
             allow(scene.cluster, "BROKER", CLUSTER, ["ALTER_CONFIGS"])
             wait_until(lambda: scene.default() == dict(DEFAULT_HOLD), "the default's hold", seconds_max=60)
-        wait_until(lambda: self._restarted() == Outcome(), "a restart of cleaner threads", seconds_max=60)
+        wait_until(lambda: self._restarted() == ActionOutcome(), "a restart of cleaner threads", seconds_max=60)
 
     def _refused_for(self, permission: str) -> None:
         def refused() -> bool:
@@ -270,7 +270,7 @@ class Lines:
         lacking = f"this user lacks {operation} on the cluster"
         wait_until(lambda: lacking in str(self._restarted().why), lacking, seconds_max=60)
 
-    def _restarted(self) -> Outcome:
+    def _restarted(self) -> ActionOutcome:
         """Of cleaner threads, by the guard's own user."""
         cluster = self._scene.cluster
         journal = Journal.open(self._scene.root / "threads.sqlite", cluster_id=cluster.cluster_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from headstone.brokers.client import READ_COMMITTED, JavaClient, KafkaClient, Producer, Reading
+from headstone.brokers.client import READ_COMMITTED, Consumption, JavaClient, JavaProducer, KafkaClient
 from headstone.brokers.distribution import Distribution
 from headstone.brokers.outages import BROKER_SETTINGS, SHORT_MS, TOPIC_SETTINGS, read_running_log
 from headstone.brokers.processes import Broker, Cluster, wait_until
@@ -52,13 +52,13 @@ def ended(client: KafkaClient, decide: object) -> None:
     wait_until(lambda: client.end(TOPIC) == client.end(TOPIC, isolation=READ_COMMITTED), "a marker")
 
 
-def served_by(client: KafkaClient, number: int) -> Reading:
+def served_by(client: KafkaClient, number: int) -> Consumption:
     client.wait_in_sync(TOPIC, brokers=[1, 2, 3])
     client.lead(TOPIC, 0, number)
     return client.read(TOPIC, isolation=READ_COMMITTED, broker=number)
 
 
-def abort_one(client: KafkaClient, producer: Producer) -> None:
+def abort_one(client: KafkaClient, producer: JavaProducer) -> None:
     producer.begin()
     producer.write(TOPIC, 0, b"junk", b"x")
     ended(client, producer.abort)

@@ -16,14 +16,14 @@ from typing import Any
 
 import pytest
 
-from headstone.brokers.client import JavaClient, KafkaClient, PartitionState
+from headstone.brokers.client import ClientPartition, JavaClient, KafkaClient
 from headstone.brokers.distribution import Distribution
 from headstone.brokers.outages import (
     BROKER_SETTINGS,
     STORIES,
     TOPIC_SETTINGS,
     Outage,
-    Scene,
+    OutageScene,
     wait_removed,
     wait_replicated,
 )
@@ -61,12 +61,12 @@ class World:
         assert main(self.words("readmit", "--apply", *words)) == 2
         return self.capsys.readouterr().err
 
-    def state(self, topic: str) -> tuple[PartitionState, dict[str, str | None]]:
+    def state(self, topic: str) -> tuple[ClientPartition, dict[str, str | None]]:
         with Admin(Connection.parse(self.cluster.bootstrap, {})) as admin:
             own = {name: config.value for name, config in admin.topic_configs([topic])[topic].items() if config.own}
         return self.client.state(topic), own
 
-    def becomes(self, topic: str, state: PartitionState, own: dict[str, str | None]) -> None:
+    def becomes(self, topic: str, state: ClientPartition, own: dict[str, str | None]) -> None:
         """Whichever broker is asked may hear of a change a moment later than the one that the command asked."""
         wait_until(lambda: self.state(topic) == (state, own), f"{topic} is {state}, {own}", seconds_max=120)
 
@@ -87,7 +87,7 @@ def world(
         for topic in (BACK, GONE, KILLED, KEPT, BY_HAND):
             client.create_topic(topic, [list(ORDER)], TOPIC_SETTINGS)
             outage = Outage(variant=topic, about="", kafka=distribution.version, expected={})
-            scenes.append(Scene(replace(STORIES[0], variant=topic), client, outage))
+            scenes.append(OutageScene(replace(STORIES[0], variant=topic), client, outage))
         for scene in scenes:
             scene.play(scene.moves.before)
         for scene in scenes:
@@ -133,7 +133,7 @@ def expelled_while_it_is_away(world: World) -> None:
     assert world.state(GONE) == before
     (ended,) = world.readmit(1, "--topic", GONE, "--broker", "3", "--apply")
     assert (ended["ended"], ended["stray_folder"]) == ("expelled", "gone-0.*-stray")
-    world.becomes(GONE, PartitionState(leader=before[0].leader, isr=(1, 2), replicas=(1, 2)), before[1])
+    world.becomes(GONE, ClientPartition(leader=before[0].leader, isr=(1, 2), replicas=(1, 2)), before[1])
     (again,) = world.readmit(1, "--apply")
     assert again == ended
 
@@ -184,7 +184,7 @@ def one_that_was_away_goes_on_where_the_journal_says(world: World) -> None:
     assert [name.endswith("-stray") for name in folders] == [True]
     (ended,) = world.readmit(0, "--apply")
     assert (ended["topic"], ended["ended"], ended["stray_folder"]) == (GONE, "readmitted", "gone-0.*-stray")
-    world.becomes(GONE, PartitionState(leader=AWAY, isr=BROKERS, replicas=ORDER), own)
+    world.becomes(GONE, ClientPartition(leader=AWAY, isr=BROKERS, replicas=ORDER), own)
     assert world.audit(GONE) == 0
 
 
@@ -198,7 +198,7 @@ def killed_in_the_middle_and_run_again(world: World) -> None:
             assert any(said in line for line in run.stderr), said
             run.send_signal(signal.SIGKILL)
     assert [ended["ended"] for ended in world.readmit(0, "--apply")] == ["readmitted"]
-    world.becomes(KILLED, PartitionState(leader=AWAY, isr=BROKERS, replicas=ORDER), own)
+    world.becomes(KILLED, ClientPartition(leader=AWAY, isr=BROKERS, replicas=ORDER), own)
     assert world.audit(KILLED) == 0
 
 
@@ -234,7 +234,7 @@ def by_the_commands_that_are_printed(world: World) -> None:
         else:
             run(line)
         said = ""
-    world.becomes(BY_HAND, PartitionState(leader=AWAY, isr=BROKERS, replicas=ORDER), before[1])
+    world.becomes(BY_HAND, ClientPartition(leader=AWAY, isr=BROKERS, replicas=ORDER), before[1])
     assert world.audit(BY_HAND) == 0
 
 

@@ -21,7 +21,7 @@ from headstone.errors import UsageError
 from headstone.guard.agents.listener import listening
 from headstone.guard.assembly import left_held
 from headstone.guard.ledger.journal import Journal
-from headstone.guard.ledger.journal_values import Change, KeptAlarm, Remembered
+from headstone.guard.ledger.journal_values import Change, KeptAlarm, RememberedTopic
 from headstone.guard.ledger.temporary_changes import TemporaryChange, keep_change
 from tests.cli.scenes import answer
 from tests.guard import scripted
@@ -53,7 +53,7 @@ def journal(tmp_path: Path) -> Path:
         Status(partition=0, state=State.HELD, blockers=(3,), since_ms=1_700_000_000_000, unsafe_ms=1_700_000_900_000),
     )
     with Journal.open(path, cluster_id="dead-cluster") as made:
-        kept = Remembered(memory=HELD, statuses=statuses, looked_ms=1_700_000_002_000)
+        kept = RememberedTopic(memory=HELD, statuses=statuses, looked_ms=1_700_000_002_000)
         made.remember_all({"orders": kept}, holder=None, now_ms=0)
         made.end(made.begin(CHANGE), "done")
         made.set_alarms("orders", [ALARM], now_ms=5)

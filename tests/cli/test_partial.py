@@ -15,7 +15,7 @@ from headstone.errors import CorruptLog, Unfinished, UsageError
 from headstone.log.directory import is_in_use
 from headstone.pipeline import inspection
 from headstone.pipeline.failed_partition import FailedPartition, worst_exit_code
-from headstone.pipeline.inspection import Counts, InspectWork
+from headstone.pipeline.inspection import InspectWork, RecordCounts
 from headstone.pipeline.progress import Meter
 from tests.cli.scenes import answer, told, write_log
 from tests.logs import HOLD, owner
@@ -113,7 +113,7 @@ def test_of_a_partition_in_shares_none_may_be_missing(
         (work,) = works(*arguments)
         return [replace(work, share=share, shares=2) for share in (0, 1)]
 
-    def failing(work: InspectWork, meter: Meter) -> Counts:
+    def failing(work: InspectWork, meter: Meter) -> RecordCounts:
         if work.share == 1 and "b-0" in work.segments[0].file.path:
             raise CorruptLog(file="f", position=1, offset=2, problem="gone bad")
         return count(work, meter)

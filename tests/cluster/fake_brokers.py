@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from socketserver import StreamRequestHandler, ThreadingTCPServer
 
-from headstone.cluster.encoding import Reader, Writer
+from headstone.cluster.encoding import AnswerReader, Writer
 from tests.oracle.batches import Batch, Record, encode
 
 FETCH, LIST_OFFSETS, METADATA = 1, 2, 3
@@ -26,12 +26,12 @@ class Request:
     version: int
     data: bytes
 
-    def fields(self, *, flexible: bool = False) -> Reader:
+    def fields(self, *, flexible: bool = False) -> AnswerReader:
         """Behind the header, which ends with the client's name, and with tags if it is flexible."""
-        head = Reader(self.data)
+        head = AnswerReader(self.data)
         head.take("hhi")
         client = head.text() or ""
-        return Reader(self.data[10 + len(client) + flexible :], flexible=flexible)
+        return AnswerReader(self.data[10 + len(client) + flexible :], flexible=flexible)
 
 
 Answering = Callable[[Request], Writer | bytes | None]

@@ -15,7 +15,7 @@ from headstone.cluster.connection import Connection
 from headstone.cluster.encoding import Writer
 from headstone.cluster.live_audit import ask_stable_again, audit_partition, withheld
 from headstone.cluster.refusals import NOT_REPLICA, OUT_OF_RANGE
-from headstone.cluster.replicas import Copied, copy_partition
+from headstone.cluster.replicas import CopiedReplicas, copy_partition
 from headstone.cluster.wire import READ_COMMITTED
 from headstone.log.directory import find_partitions
 from headstone.log.indexes import read_aborted
@@ -125,7 +125,7 @@ def running(cluster: ScriptedCluster) -> Iterator[Connection]:
         yield Connection.parse(f"127.0.0.1:{cluster.ports[1]}", {})
 
 
-def audited(copied: Copied) -> PartitionAudit:
+def audited(copied: CopiedReplicas) -> PartitionAudit:
     groups = replicas_of([(str(n), find_partitions([str(path)])) for n, path in sorted(copied.directories.items())])
     return audit(groups, InProcess())[0]
 

@@ -9,7 +9,7 @@ import pytest
 
 from headstone.cluster import questions
 from headstone.cluster.connection import Host
-from headstone.cluster.encoding import Reader, Writer
+from headstone.cluster.encoding import AnswerReader, Writer
 from headstone.cluster.questions import BROKER, EVERY_BROKER, TOPIC, Source
 from headstone.cluster.wire import Api, BrokerConnection
 from headstone.errors import Unfinished
@@ -26,9 +26,9 @@ class Heard(BrokerConnection):
         self.asked: list[tuple[int, int, bytes]] = []
         self._answer = answer
 
-    def ask(self, api: Api, question: Writer) -> Reader:
+    def ask(self, api: Api, question: Writer) -> AnswerReader:
         self.asked.append((api.key, api.version, question.data))
-        return Reader(self._answer, flexible=api.flexible)
+        return AnswerReader(self._answer, flexible=api.flexible)
 
 
 def string(text: str) -> bytes:
@@ -213,7 +213,7 @@ def test_old_versions_have_plain_sizes_and_flexible_ones_compact_sizes_and_tags(
 
 @pytest.mark.parametrize("flexible", [False, True])
 def test_what_was_written_is_read(flexible: bool) -> None:
-    answer = Reader(written(flexible=flexible), flexible=flexible)
+    answer = AnswerReader(written(flexible=flexible), flexible=flexible)
     assert answer.take("hi") == (7, -1)
     assert [answer.text(), answer.text(), answer.name()] == ["né", None, LONG]
     assert answer.blob() == b"\0\1"
@@ -227,7 +227,7 @@ def test_what_was_written_is_read(flexible: bool) -> None:
 
 
 def test_tagged_fields_are_kept_by_their_number() -> None:
-    answer = Reader(b"\2\0\3abc\x85\1\0rest", flexible=True)
+    answer = AnswerReader(b"\2\0\3abc\x85\1\0rest", flexible=True)
     assert answer.tags() == {0: b"abc", 133: b""}
     assert answer.take("4b") == tuple(b"rest")
 
@@ -235,17 +235,17 @@ def test_tagged_fields_are_kept_by_their_number() -> None:
 @pytest.mark.parametrize(
     ("data", "flexible", "ask", "why"),
     [
-        (b"\0\5abc", False, Reader.text, "truncated response"),
-        (b"\6abc", True, Reader.text, "truncated response"),
-        (b"\0\2\xff\xfe", False, Reader.text, "not UTF-8"),
-        (b"\x7f\xff\xff\xff", False, Reader.array, "cannot hold 2147483647 elements"),
-        (b"\xff\xff\xff\xff\7", True, Reader.array, "cannot hold 2147483646 elements"),
-        (b"\xff\xff\xff\xff\xff\1", True, Reader.array, "does not end"),
-        (b"\1\0\x7f", True, Reader.tags, "truncated response"),
-        (b"\0\0", False, Reader.numbers, "truncated response"),
+        (b"\0\5abc", False, AnswerReader.text, "truncated response"),
+        (b"\6abc", True, AnswerReader.text, "truncated response"),
+        (b"\0\2\xff\xfe", False, AnswerReader.text, "not UTF-8"),
+        (b"\x7f\xff\xff\xff", False, AnswerReader.array, "cannot hold 2147483647 elements"),
+        (b"\xff\xff\xff\xff\7", True, AnswerReader.array, "cannot hold 2147483646 elements"),
+        (b"\xff\xff\xff\xff\xff\1", True, AnswerReader.array, "does not end"),
+        (b"\1\0\x7f", True, AnswerReader.tags, "truncated response"),
+        (b"\0\0", False, AnswerReader.numbers, "truncated response"),
     ],
 )
 def test_an_answer_that_does_not_fit_is_not_believed(data: bytes, flexible: bool, ask: object, why: str) -> None:
     assert callable(ask)
     with pytest.raises(Unfinished, match=why):
-        ask(Reader(data, flexible=flexible))
+        ask(AnswerReader(data, flexible=flexible))

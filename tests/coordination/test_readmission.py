@@ -9,18 +9,18 @@ import pytest
 from headstone.coordination.guard_values import Verdict
 from headstone.coordination.readmission import (
     Add,
+    AskPerson,
     BrokerAway,
     Elect,
-    Finished,
     HoldTopic,
     Note,
     PartitionNow,
     Read,
     Readmission,
+    ReadmissionDone,
     RemoveReplica,
     Reorder,
     Step,
-    Stop,
     Throttle,
     Wait,
     next_step,
@@ -91,7 +91,7 @@ class Toy:
     def run(self) -> Step:
         for _ in range(STEPS_MAX):
             step = self.step()
-            if isinstance(step, BrokerAway | Stop | Finished):
+            if isinstance(step, BrokerAway | AskPerson | ReadmissionDone):
                 return step
         raise AssertionError(f"no end: {self.done}")
 
@@ -105,9 +105,9 @@ def toy(
 
 def test_a_replica_that_is_back_leaves_copies_afresh_is_read_and_gets_its_place_again() -> None:
     cluster = toy()
-    assert cluster.run() == Finished()
+    assert cluster.run() == ReadmissionDone()
     assert cluster.done == [
-        "RemoveReplica", "Note", "Wait", "HoldTopic", "Throttle", "Add", "Wait", "Read", "Note", "Reorder", "Elect", "Finished",
+        "RemoveReplica", "Note", "Wait", "HoldTopic", "Throttle", "Add", "Wait", "Read", "Note", "Reorder", "Elect", "ReadmissionDone",
     ]  # fmt: skip
     assert (cluster.now.replicas, cluster.now.leader) == ((3, 1, 2), 3)
 
@@ -125,7 +125,7 @@ def test_one_that_is_away_is_expelled_without_a_hold_and_waits_for_its_broker() 
     assert cluster.run() == BrokerAway()
     assert cluster.done == ["RemoveReplica", "Note", "BrokerAway"]
     cluster.alive = True
-    assert cluster.run() == Finished()
+    assert cluster.run() == ReadmissionDone()
     assert cluster.now.replicas == (3, 1, 2)
 
 
@@ -138,19 +138,19 @@ def test_a_run_that_is_killed_anywhere_is_finished_by_the_next() -> None:
         for _ in range(killed):
             cluster.step()
         cluster.now = replace(cluster.now, verdict=None)
-        assert cluster.run() == Finished(), killed
+        assert cluster.run() == ReadmissionDone(), killed
         assert (cluster.now.replicas, cluster.now.leader, set(cluster.now.isr)) == ((3, 1, 2), 3, {1, 2, 3})
 
 
 def test_a_fresh_copy_that_is_wrong_is_tried_once_more_and_then_told() -> None:
     cluster = toy()
     cluster.wrong_copies = 1
-    assert cluster.run() == Finished()
+    assert cluster.run() == ReadmissionDone()
     assert (cluster.done or []).count("RemoveReplica") == 2
     cluster = toy()
     cluster.wrong_copies = 2
     end = cluster.run()
-    assert isinstance(end, Stop)
+    assert isinstance(end, AskPerson)
     assert "still wrong" in end.why
 
 
@@ -163,24 +163,24 @@ def test_a_fresh_copy_that_is_wrong_is_tried_once_more_and_then_told() -> None:
 )
 def test_too_few_copies_are_refused(cluster: Toy, why: str) -> None:
     end = cluster.run()
-    assert isinstance(end, Stop)
+    assert isinstance(end, AskPerson)
     assert end.why.startswith(why)
     assert not end.again
-    assert cluster.done == ["Stop"]
+    assert cluster.done == ["AskPerson"]
 
 
 def test_what_somebody_else_moves_is_left_alone() -> None:
     cluster = toy()
     cluster.now = replace(cluster.now, adding=(4,), removing=(2,))
     end = cluster.run()
-    assert isinstance(end, Stop)
+    assert isinstance(end, AskPerson)
     assert "reassigned by somebody else (adding 4, removing 2)" in end.why
     cluster = toy(isr=(1, 2))
     cluster.alive = False
     cluster.run()
     cluster.now = replace(cluster.now, replicas=(1, 4))
     end = cluster.run()
-    assert isinstance(end, Stop)
+    assert isinstance(end, AskPerson)
     assert "somebody else has changed the replicas of t-0 to 1, 4" in end.why
 
 
@@ -188,7 +188,7 @@ def test_it_copies_from_when_it_was_added_until_it_was_read() -> None:
     cluster = toy()
     copied: list[tuple[str, bool]] = []
     cluster.wrong_copies = 1
-    while (cluster.done or ["RemoveReplica"])[-1] != "Finished":
+    while (cluster.done or ["RemoveReplica"])[-1] != "ReadmissionDone":
         cluster.step()
         copied.append(((cluster.done or [])[-1], cluster.readmission.copies))
     once = [
@@ -200,7 +200,7 @@ def test_it_copies_from_when_it_was_added_until_it_was_read() -> None:
         ("Add", True),
     ]
     again = [("RemoveReplica", False), ("Note", False), ("Add", True)]
-    ended = [("Reorder", False), ("Elect", False), ("Finished", False)]
+    ended = [("Reorder", False), ("Elect", False), ("ReadmissionDone", False)]
     read = [("Wait", True), ("Read", True), ("Note", False)]
     assert copied == [*once, *read, *again, *read, *ended]
 

@@ -26,7 +26,7 @@ from headstone.sim.checkers import check_log
 from headstone.sim.ordeals import Ordeals
 from headstone.sim.partition_log import PartitionLog
 from headstone.sim.runs import draw
-from headstone.sim.stories import STORIES, Stage, tell_story
+from headstone.sim.stories import STORIES, StoryStage, tell_story
 from headstone.sim.truth import Truth
 from tests.divergence.histories import Cluster, generate
 from tests.divergence.judging import Judgement, Said, judge, mistakes
@@ -183,14 +183,14 @@ EXPECTED = {
 @pytest.mark.parametrize("rules", ["kafka", "coordinated"])
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.variant)
 def test_what_was_done_is_named(story, rules: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
-    stages: list[Stage] = []
-    real = Stage.__init__
+    stages: list[StoryStage] = []
+    real = StoryStage.__init__
 
-    def remembered(self: Stage, *arguments: object) -> None:
+    def remembered(self: StoryStage, *arguments: object) -> None:
         real(self, *arguments)  # type: ignore[arg-type]
         stages.append(self)
 
-    monkeypatch.setattr(Stage, "__init__", remembered)
+    monkeypatch.setattr(StoryStage, "__init__", remembered)
     tell_story(story, rules)
     (stage,) = stages
     one = audit_logs({str(broker.number): broker.log for broker in stage.cluster.brokers}, tmp_path)

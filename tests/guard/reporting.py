@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from headstone.agent.messages import Answered, BrokerReport, Hello, Receipt, ReplicaReport
 from headstone.coordination.guard_values import PartitionSeen, ReplicaSeen, TopicSeen
-from headstone.guard.agents.truth import Truth
+from headstone.guard.agents.truth import AgentTruth
 from headstone.log.topic_partition import TopicPartition
 from tests.agent.broker_directory import CLUSTER
 
@@ -56,7 +56,7 @@ def replica_report(mcco: int = 0, mxfo: int = 0, **others: object) -> ReplicaRep
 class Beside:
     """One agent that says whatever a test wants it to."""
 
-    def __init__(self, truth: Truth, broker: int, *, session_ms: int = 1) -> None:
+    def __init__(self, truth: AgentTruth, broker: int, *, session_ms: int = 1) -> None:
         self.truth, self.broker, self.session_ms = truth, broker, session_ms
 
     def made(
@@ -76,5 +76,5 @@ class Beside:
         return self.truth.report(self.made(*replicas, answers=answers))
 
 
-def looked(truth: Truth, *topics: TopicSeen, brokers: tuple[int, ...] = BROKERS) -> None:
+def looked(truth: AgentTruth, *topics: TopicSeen, brokers: tuple[int, ...] = BROKERS) -> None:
     truth.learn(CLUSTER, brokers, topics or (topic_seen(),))

@@ -14,7 +14,7 @@ from functools import partial
 
 from headstone.cluster.admin import Admin
 from headstone.cluster.connection import Connection
-from headstone.cluster.encoding import Reader, Writer
+from headstone.cluster.encoding import AnswerReader, Writer
 from tests.cluster.fake_brokers import FETCH, LIST_OFFSETS, METADATA, SAY_NOTHING, Request, listening
 
 API_VERSIONS, DESCRIBE_CONFIGS, LIST_REASSIGNMENTS, DESCRIBE_QUORUM = 18, 32, 46, 55
@@ -99,7 +99,7 @@ def answered(model: Model, asked: Request) -> Writer | bytes:
     return answer
 
 
-def metadata(model: Model, broker: int, question: Reader, answer: Writer) -> None:
+def metadata(model: Model, broker: int, question: AnswerReader, answer: Writer) -> None:
     count = question.unsigned()
     names = sorted(model.topics) if count == 0 else [named(question) for _ in range(count - 1)]
     answer.put("i", 0).array(len(BROKERS))
@@ -118,14 +118,14 @@ def metadata(model: Model, broker: int, question: Reader, answer: Writer) -> Non
     answer.put("i", 0).tags()
 
 
-def named(question: Reader) -> str:
+def named(question: AnswerReader) -> str:
     question.uuid()
     name = question.name()
     question.tags()
     return name
 
 
-def configs(model: Model, broker: int, question: Reader, answer: Writer) -> None:
+def configs(model: Model, broker: int, question: AnswerReader, answer: Writer) -> None:
     resources = []
     for _ in question.array():
         kind, name = question.one("b"), question.name()
@@ -148,7 +148,7 @@ def configs(model: Model, broker: int, question: Reader, answer: Writer) -> None
             answer.text(key).text(value).put("bbb", 0, TOPIC_OVERRIDE if key in own else DEFAULT, 0).array(0)
 
 
-def offsets(model: Model, broker: int, question: Reader, answer: Writer) -> None:
+def offsets(model: Model, broker: int, question: AnswerReader, answer: Writer) -> None:
     replica, _ = question.take("ib")
     topics = []
     for _ in question.array():
@@ -173,7 +173,7 @@ def offsets(model: Model, broker: int, question: Reader, answer: Writer) -> None
     answer.tags()
 
 
-def fetched(model: Model, broker: int, question: Reader, answer: Writer) -> None:
+def fetched(model: Model, broker: int, question: AnswerReader, answer: Writer) -> None:
     question.take("iiiibii")
     topics = [(question.name(), [question.take("iiqqi") for _ in question.array()]) for _ in question.array()]
     answer.put("ihi", 0, 0, 0).array(len(topics))
@@ -185,16 +185,16 @@ def fetched(model: Model, broker: int, question: Reader, answer: Writer) -> None
             answer.blob(b"" if error else model.records)
 
 
-def reassignments(model: Model, broker: int, question: Reader, answer: Writer) -> None:
+def reassignments(model: Model, broker: int, question: AnswerReader, answer: Writer) -> None:
     error = TIMED_OUT if broker in model.cut_off else model.refused.get(LIST_REASSIGNMENTS, 0)
     answer.put("ih", 0, error).text(None).array(0).tags()
 
 
-def features(model: Model, broker: int, question: Reader, answer: Writer) -> None:
+def features(model: Model, broker: int, question: AnswerReader, answer: Writer) -> None:
     answer.put("h", 0).array(0).put("i", 0).tags()
 
 
-def quorum(model: Model, broker: int, question: Reader, answer: Writer) -> None:
+def quorum(model: Model, broker: int, question: AnswerReader, answer: Writer) -> None:
     answer.put("h", 0).array(1).text("__cluster_metadata").array(1).put("ihiiq", 0, 0, 2, 1, 0)
     answer.array(1).put("iqqq", 2, 0, model.controller_ms, model.controller_ms).tags()
     answer.array(0).tags().tags().tags()

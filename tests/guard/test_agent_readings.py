@@ -23,9 +23,9 @@ from headstone.agent.messages import (
 from headstone.agent.replica_deletions import DeletionsDigest, DeletionsScan
 from headstone.coordination.guard_values import OffsetSpan, Verdict, Verify
 from headstone.errors import UsageError
-from headstone.guard.agents.truth import Truth
+from headstone.guard.agents.truth import AgentTruth
 from headstone.guard.agents.verification import STALLED_S_MAX, ByAgents
-from headstone.guard.verification.verdicts import Judged
+from headstone.guard.verification.verdicts import JudgedReplica
 from headstone.log.layout import HEADER_BYTES
 from tests.agent.broker_directory import CLUSTER, BrokerDirectory
 from tests.guard.reporting import BROKERS, ORDERS, Beside, Clock, looked, partition_seen, replica_report, topic_seen
@@ -117,7 +117,7 @@ class Cluster:
     """Three agents beside real files, a guard that has looked, and a wire that remembers who was read over it."""
 
     def __init__(self, root: Path, *terms: str) -> None:
-        self.truth = Truth(clock=Clock())
+        self.truth = AgentTruth(clock=Clock())
         looked(self.truth, topic_seen(partition_seen(10, log_end=10)))
         self.agents: dict[int, Agent] = {}
         for broker, log in zip(BROKERS, terms, strict=True):
@@ -139,9 +139,9 @@ class Cluster:
             self.truth.report(decode_report(encode_report(report)))
 
     def read(self, wanted: Verify = WANTED, *, meanwhile: Callable[[], None] | None = None) -> Verdict:
-        def wire(asked: Verify) -> dict[int, Judged]:
+        def wire(asked: Verify) -> dict[int, JudgedReplica]:
             self.read_over_the_wire.append(asked)
-            return {asked.broker: Judged(verdict=Verdict.UNJUDGED)}
+            return {asked.broker: JudgedReplica(verdict=Verdict.UNJUDGED)}
 
         def sleep(seconds: float) -> None:
             self.waited_s += seconds
@@ -223,7 +223,7 @@ def hello(broker: int) -> Hello:
 
 
 def test_nobody_answers_what_was_not_asked_and_nobody_asks_too_much() -> None:
-    truth = Truth(clock=Clock())
+    truth = AgentTruth(clock=Clock())
     looked(truth)
     answer = SpanAnswered(question=QUESTION, read_to=9, deletions=DeletionsDigest(count=1, emptied=0, digest="0" * 64))
 

@@ -35,7 +35,7 @@ from headstone.brokers.processes import wait_until
 from headstone.cluster.connection import Host
 from headstone.errors import Unfinished, UsageError
 from headstone.guard.agents.server import CONNECTIONS_MAX, serve_reports
-from headstone.guard.agents.truth import Truth
+from headstone.guard.agents.truth import AgentTruth
 from headstone.log.topic_partition import TOPIC_NAME, TopicPartition
 from tests.agent.broker_directory import CLUSTER
 from tests.cluster.certificates import Certificate, self_signed
@@ -63,18 +63,18 @@ HOSTILE = (
 
 
 @pytest.fixture
-def truth() -> Truth:
-    truth = Truth()
+def truth() -> AgentTruth:
+    truth = AgentTruth()
     looked(truth)
     return truth
 
 
-def listening(truth: Truth, *, seconds_max: float = 60, **authentication: Any) -> AbstractContextManager[Host]:
+def listening(truth: AgentTruth, *, seconds_max: float = 60, **authentication: Any) -> AbstractContextManager[Host]:
     return serve_reports(ANYWHERE, Authentication(**{"token": TOKEN, **authentication}), truth, seconds_max=seconds_max)
 
 
 @pytest.fixture
-def where(truth: Truth) -> Iterator[Host]:
+def where(truth: AgentTruth) -> Iterator[Host]:
     with listening(truth) as host:
         yield host
 
@@ -101,7 +101,7 @@ def signed(place: str, body: bytes, token: str = TOKEN) -> dict[str, str]:
     return {SIGNED: signature(token, place.encode(), body)}
 
 
-def test_a_report_arrives_whole(truth: Truth, where: Host) -> None:
+def test_a_report_arrives_whole(truth: AgentTruth, where: Host) -> None:
     agent = Beside(truth, 1)
     guard = client(where)
     assert guard.hello(hello()).topics == ("orders",)
@@ -110,7 +110,7 @@ def test_a_report_arrives_whole(truth: Truth, where: Host) -> None:
     assert (orders.members[0].mcco, orders.members[0].mxfo) == (50, 60)
 
 
-def test_what_is_sent_is_what_is_read(truth: Truth) -> None:
+def test_what_is_sent_is_what_is_read(truth: AgentTruth) -> None:
     report = Beside(truth, 1).made(
         replica_report(50, 60), replica_report(partition=TopicPartition("ghost", 7), topic_id=None)
     )
@@ -119,7 +119,7 @@ def test_what_is_sent_is_what_is_read(truth: Truth) -> None:
     assert document(report)["replicas"][0]["mcco"] == 50  # type: ignore[index]
 
 
-def test_a_wrong_token_is_refused_on_both_sides(truth: Truth, where: Host) -> None:
+def test_a_wrong_token_is_refused_on_both_sides(truth: AgentTruth, where: Host) -> None:
     with pytest.raises(Unfinished, match="refused the token"):
         client(where, WRONG).hello(hello())
     body = encode_hello(hello())
@@ -130,7 +130,7 @@ def test_a_wrong_token_is_refused_on_both_sides(truth: Truth, where: Host) -> No
     assert truth.agents() == ()
 
 
-def test_an_answer_that_is_not_the_guards_is_none(truth: Truth) -> None:
+def test_an_answer_that_is_not_the_guards_is_none(truth: AgentTruth) -> None:
     """Whoever sits between them could tell the agent of another guard's epoch and questions."""
     with (
         listening(truth, token=WRONG) as impostor,
@@ -139,7 +139,7 @@ def test_an_answer_that_is_not_the_guards_is_none(truth: Truth) -> None:
         client(impostor).hello(hello())
 
 
-def test_a_report_counts_once_and_as_it_was_signed(truth: Truth, where: Host) -> None:
+def test_a_report_counts_once_and_as_it_was_signed(truth: AgentTruth, where: Host) -> None:
     body = encode_report(Beside(truth, 1).made(replica_report(50, 50)))
     changed = body.replace(b'"mcco":50', b'"mcco":99')
     assert changed != body
@@ -151,7 +151,7 @@ def test_a_report_counts_once_and_as_it_was_signed(truth: Truth, where: Host) ->
 
 
 @pytest.mark.parametrize("topic", HOSTILE)
-def test_a_hostile_topic_name_is_refused_and_not_repeated(truth: Truth, where: Host, topic: str) -> None:
+def test_a_hostile_topic_name_is_refused_and_not_repeated(truth: AgentTruth, where: Host, topic: str) -> None:
     body = encode_report(Beside(truth, 1).made(replica_report(partition=TopicPartition(topic, 0))))
     status, answer = posted(where, REPORT, body)
     assert status == 400
@@ -180,14 +180,14 @@ def hostile_bodies(report: BrokerReport) -> Iterator[bytes]:
         yield json.dumps({**told, "replicas": [{**told["replicas"][0], name: None}]}).encode()
 
 
-def test_what_is_no_report_is_refused_whole(truth: Truth) -> None:
+def test_what_is_no_report_is_refused_whole(truth: AgentTruth) -> None:
     for body in hostile_bodies(Beside(truth, 1).made(replica_report(50, 50))):
         with pytest.raises(UnreadableReport) as refused:
             decode_report(body)
         assert str(refused.value).isprintable()
 
 
-def test_oversized_and_shapeless_requests_are_refused(truth: Truth, where: Host) -> None:
+def test_oversized_and_shapeless_requests_are_refused(truth: AgentTruth, where: Host) -> None:
     assert posted(where, REPORT, b"", {"Content-Length": str(BODY_BYTES_MAX + 1)})[0] == 413
     assert posted(where, REPORT, b"", {"Content-Length": "-1"})[0] == 400
     assert posted(where, "/elsewhere", b"{}")[0] == 404
@@ -199,7 +199,7 @@ DAWDLE_SECONDS = 5
 """As long as each of these tests waits in vain."""
 
 
-def test_who_dawdles_is_cut_off_and_keeps_nobody_waiting(truth: Truth) -> None:
+def test_who_dawdles_is_cut_off_and_keeps_nobody_waiting(truth: AgentTruth) -> None:
     """All places taken by connections that send nothing more: within their time they are closed, and there is room again."""
     with listening(truth, seconds_max=DAWDLE_SECONDS) as host:
         dawdlers = [socket.create_connection(host, timeout=60) for _ in range(CONNECTIONS_MAX)]
@@ -220,7 +220,7 @@ def is_answered(host: Host) -> bool:
         return False
 
 
-def test_who_sends_byte_after_byte_is_cut_off_too(truth: Truth) -> None:
+def test_who_sends_byte_after_byte_is_cut_off_too(truth: AgentTruth) -> None:
     with (
         listening(truth, seconds_max=DAWDLE_SECONDS) as host,
         socket.create_connection(host, timeout=60) as slow,
@@ -240,7 +240,7 @@ def test_who_sends_byte_after_byte_is_cut_off_too(truth: Truth) -> None:
         assert 0 < sent < 1200
 
 
-def test_one_connection_too_many_is_turned_away(truth: Truth) -> None:
+def test_one_connection_too_many_is_turned_away(truth: AgentTruth) -> None:
     with listening(truth) as host:
         taken = [socket.create_connection(host, timeout=60) for _ in range(CONNECTIONS_MAX)]
         with pytest.raises(Unfinished, match="the guard at"):
@@ -256,7 +256,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 
 @pytest.fixture
-def secured(certificates: Certificates, truth: Truth, tmp_path: Path) -> Iterator[Host]:
+def secured(certificates: Certificates, truth: AgentTruth, tmp_path: Path) -> Iterator[Host]:
     """Trusts the certificate of broker 1 and one that names no broker."""
     trusted = tmp_path / "trusted.pem"
     trusted.write_text("".join(Path(certificates[name].certificate).read_text() for name in ("broker-1", "agents")))
@@ -272,7 +272,7 @@ def with_certificate(host: Host, certificates: Certificates, name: str) -> Guard
     return client(host, None, scheme="https", tls=tls)
 
 
-def test_a_trusted_certificate_reports(truth: Truth, secured: Host, certificates: Certificates) -> None:
+def test_a_trusted_certificate_reports(truth: AgentTruth, secured: Host, certificates: Certificates) -> None:
     for name, broker in (("broker-1", 1), ("agents", 2)):
         guard = with_certificate(secured, certificates, name)
         assert guard.report(Beside(truth, broker).made(replica_report(5, 5))).taken == 1
@@ -280,7 +280,7 @@ def test_a_trusted_certificate_reports(truth: Truth, secured: Host, certificates
 
 
 def test_a_certificate_of_one_broker_does_not_speak_for_another(
-    truth: Truth, secured: Host, certificates: Certificates
+    truth: AgentTruth, secured: Host, certificates: Certificates
 ) -> None:
     guard = with_certificate(secured, certificates, "broker-1")
     for say in (lambda: guard.hello(hello(2)), lambda: guard.report(Beside(truth, 2).made(replica_report()))):
@@ -289,7 +289,7 @@ def test_a_certificate_of_one_broker_does_not_speak_for_another(
 
 
 def test_a_stranger_and_one_without_certificate_get_no_answer(
-    truth: Truth, secured: Host, certificates: Certificates
+    truth: AgentTruth, secured: Host, certificates: Certificates
 ) -> None:
     with pytest.raises(Unfinished):
         with_certificate(secured, certificates, "stranger").hello(hello())
@@ -316,7 +316,7 @@ def test_an_agent_tells_its_certificate_to_no_guard_that_it_does_not_trust(
         client(secured, None, scheme="https", tls=tls).hello(hello())
 
 
-def test_who_never_finishes_the_handshake_is_cut_off(truth: Truth, certificates: Certificates) -> None:
+def test_who_never_finishes_the_handshake_is_cut_off(truth: AgentTruth, certificates: Certificates) -> None:
     guard = certificates["guard"]
     tls = TlsFiles(certificate=guard.certificate, key=guard.key)
     with (
@@ -346,7 +346,7 @@ def test_a_guard_without_an_address_is_told(url: str) -> None:
         GuardAddress(url=url, token=TOKEN)
 
 
-def test_two_guards_on_one_port_are_told(truth: Truth, where: Host) -> None:
+def test_two_guards_on_one_port_are_told(truth: AgentTruth, where: Host) -> None:
     with (
         pytest.raises(UsageError, match="cannot listen"),
         serve_reports(where, Authentication(token=TOKEN), truth),

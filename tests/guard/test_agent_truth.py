@@ -21,9 +21,9 @@ from headstone.guard.agents.summary import (
     of_fact,
     questions_of,
 )
-from headstone.guard.agents.truth import CLOCK_MS_MAX, NOT_A_MEMBER, NOT_WATCHED, Truth
+from headstone.guard.agents.truth import CLOCK_MS_MAX, NOT_A_MEMBER, NOT_WATCHED, AgentTruth
 from headstone.guard.ledger.journal import Journal
-from headstone.guard.looks.clock_skew import Reading, largest_difference_ms
+from headstone.guard.looks.clock_skew import ClockReading, largest_difference_ms
 from headstone.guard.looks.look import Look
 from headstone.log.topic_partition import TopicPartition
 from tests.agent.broker_directory import CLUSTER
@@ -48,24 +48,24 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def truth(clock: Clock) -> Truth:
-    truth = Truth(clock=clock)
+def truth(clock: Clock) -> AgentTruth:
+    truth = AgentTruth(clock=clock)
     looked(truth)
     return truth
 
 
 @pytest.fixture
-def agents(truth: Truth) -> Agents:
+def agents(truth: AgentTruth) -> Agents:
     return {broker: Beside(truth, broker) for broker in BROKERS}
 
 
-def orders(truth: Truth) -> PartitionTruth:
+def orders(truth: AgentTruth) -> PartitionTruth:
     found = truth.partition(ORDERS)
     assert found is not None
     return found
 
 
-def marks(truth: Truth) -> tuple[int, int]:
+def marks(truth: AgentTruth) -> tuple[int, int]:
     return orders(truth).mtro, orders(truth).mxro
 
 
@@ -75,7 +75,7 @@ def rounds(agents: Agents, reached: dict[int, tuple[int, int]], count: int = 2) 
             agents[broker].tells(replica_report(mcco, mxfo))
 
 
-def test_the_minimum_of_all_once_they_told_of_one_moment(truth: Truth, agents: Agents) -> None:
+def test_the_minimum_of_all_once_they_told_of_one_moment(truth: AgentTruth, agents: Agents) -> None:
     reached = {1: (50, 70), 2: (40, 80), 3: (60, 30)}
     rounds(agents, reached, count=1)
     assert marks(truth) == (0, 0), "the first may have lost its disk before the last one spoke"
@@ -83,7 +83,9 @@ def test_the_minimum_of_all_once_they_told_of_one_moment(truth: Truth, agents: A
     assert marks(truth) == (40, 30)
 
 
-def test_a_replica_that_copied_again_meanwhile_does_not_count_with_its_old_claim(truth: Truth, agents: Agents) -> None:
+def test_a_replica_that_copied_again_meanwhile_does_not_count_with_its_old_claim(
+    truth: AgentTruth, agents: Agents
+) -> None:
     """1 had cleaned up to 90, lost its disk and copied what 2 had not cleaned then; only after that 2 cleaned."""
     rounds(agents, {1: (90, 90), 2: (50, 50), 3: (90, 90)})
     agents[2].tells(replica_report(90, 90))
@@ -98,14 +100,14 @@ def test_a_replica_that_copied_again_meanwhile_does_not_count_with_its_old_claim
     assert marks(truth) == (90, 90)
 
 
-def test_one_that_was_never_heard_of_holds_everything_and_is_named(truth: Truth, agents: Agents) -> None:
+def test_one_that_was_never_heard_of_holds_everything_and_is_named(truth: AgentTruth, agents: Agents) -> None:
     rounds(agents, {1: (50, 50), 2: (50, 50)}, count=3)
     assert marks(truth) == (0, 0)
     blockers = {(blocker.kind, blocker.broker, blocker.reason) for blocker in orders(truth).blockers}
     assert blockers == {(kind, 3, "no agent has told of it") for kind in ("tombstones", "markers")}
 
 
-def test_the_slowest_is_named_with_how_far_and_since_when(truth: Truth, agents: Agents) -> None:
+def test_the_slowest_is_named_with_how_far_and_since_when(truth: AgentTruth, agents: Agents) -> None:
     """A report that lies low only delays, and shows who."""
     rounds(agents, {1: (90, 90), 2: (90, 90), 3: (20, 90)})
     moved_ms = orders(truth).members[2].heard_ms
@@ -118,7 +120,9 @@ def test_the_slowest_is_named_with_how_far_and_since_when(truth: Truth, agents: 
     assert marks(truth) == (20, 90)
 
 
-def test_an_agent_that_falls_silent_is_named_and_stops_the_rise(truth: Truth, agents: Agents, clock: Clock) -> None:
+def test_an_agent_that_falls_silent_is_named_and_stops_the_rise(
+    truth: AgentTruth, agents: Agents, clock: Clock
+) -> None:
     rounds(agents, {1: (50, 50), 2: (50, 50), 3: (50, 50)})
     clock.now_ms += 3 * INTERVAL_MS
     rounds(agents, {1: (90, 90), 2: (90, 90)}, count=3)
@@ -129,7 +133,7 @@ def test_an_agent_that_falls_silent_is_named_and_stops_the_rise(truth: Truth, ag
     assert [agent.broker for agent in truth.agents() if agent.silent] == [3]
 
 
-def test_who_lies_high_is_bounded_by_what_the_cluster_has_committed(truth: Truth, agents: Agents) -> None:
+def test_who_lies_high_is_bounded_by_what_the_cluster_has_committed(truth: AgentTruth, agents: Agents) -> None:
     rounds(agents, dict.fromkeys(BROKERS, (10**9, 10**12)))
     assert marks(truth) == (100, 100)
     looked(truth)
@@ -139,7 +143,9 @@ def test_who_lies_high_is_bounded_by_what_the_cluster_has_committed(truth: Truth
     assert {blocker.broker for blocker in orders(truth).blockers} == set(BROKERS)
 
 
-def test_a_log_that_only_the_agent_knows_is_a_lie_once_the_broker_was_asked_later(truth: Truth, agents: Agents) -> None:
+def test_a_log_that_only_the_agent_knows_is_a_lie_once_the_broker_was_asked_later(
+    truth: AgentTruth, agents: Agents
+) -> None:
     rounds(agents, dict.fromkeys(BROKERS, (50, 50)))
     agents[1].tells(replica_report(50, 50, log_end=101))
     looked(truth)
@@ -153,7 +159,7 @@ def test_a_log_that_only_the_agent_knows_is_a_lie_once_the_broker_was_asked_late
 
 
 def test_claims_wait_until_the_cluster_tells_what_is_committed(clock: Clock) -> None:
-    truth = Truth(clock=clock)
+    truth = AgentTruth(clock=clock)
     looked(truth, topic_seen(partition_seen(None)))
     agents = {broker: Beside(truth, broker) for broker in BROKERS}
     rounds(agents, dict.fromkeys(BROKERS, (50, 50)))
@@ -162,7 +168,7 @@ def test_claims_wait_until_the_cluster_tells_what_is_committed(clock: Clock) -> 
     assert marks(truth) == (50, 50)
 
 
-def test_a_topic_that_was_deleted_and_made_again_begins_at_zero(truth: Truth, agents: Agents) -> None:
+def test_a_topic_that_was_deleted_and_made_again_begins_at_zero(truth: AgentTruth, agents: Agents) -> None:
     rounds(agents, dict.fromkeys(BROKERS, (50, 50)))
     assert marks(truth) == (50, 50)
     for broker in (1, 2):
@@ -174,7 +180,9 @@ def test_a_topic_that_was_deleted_and_made_again_begins_at_zero(truth: Truth, ag
     ]  # fmt: skip
 
 
-def test_a_replica_that_is_added_counts_from_then_on_and_a_removed_one_no_more(truth: Truth, agents: Agents) -> None:
+def test_a_replica_that_is_added_counts_from_then_on_and_a_removed_one_no_more(
+    truth: AgentTruth, agents: Agents
+) -> None:
     rounds(agents, dict.fromkeys(BROKERS, (50, 50)))
     looked(truth, topic_seen(partition_seen(brokers=(1, 2, 4))), brokers=(1, 2, 4))
     rounds(agents, dict.fromkeys((1, 2), (80, 80)))
@@ -185,7 +193,7 @@ def test_a_replica_that_is_added_counts_from_then_on_and_a_removed_one_no_more(t
     assert marks(truth) == (80, 80)
 
 
-def test_a_look_at_some_topics_leaves_the_others_as_they_are(truth: Truth, agents: Agents) -> None:
+def test_a_look_at_some_topics_leaves_the_others_as_they_are(truth: AgentTruth, agents: Agents) -> None:
     rounds(agents, dict.fromkeys(BROKERS, (50, 50)))
     truth.learn(CLUSTER, BROKERS, (topic_seen(topic="others"),), whole=False)
     assert [(str(found.partition), found.mtro) for found in truth.partitions()] == [("orders-0", 50), ("others-0", 0)]
@@ -193,7 +201,7 @@ def test_a_look_at_some_topics_leaves_the_others_as_they_are(truth: Truth, agent
     assert [str(found.partition) for found in truth.partitions()] == ["others-0"]
 
 
-def test_what_is_not_watched_or_not_its_own_is_left(truth: Truth, agents: Agents) -> None:
+def test_what_is_not_watched_or_not_its_own_is_left(truth: AgentTruth, agents: Agents) -> None:
     looked(truth, topic_seen(partition_seen(brokers=(1, 2))), topic_seen(topic="plain", compacted=False))
     unknown = [TopicPartition(topic, 0) for topic in ("ghost", "plain")]
     reports = [replica_report(partition=partition) for partition in unknown]
@@ -202,13 +210,13 @@ def test_what_is_not_watched_or_not_its_own_is_left(truth: Truth, agents: Agents
     assert [found.partition for found in truth.partitions()] == [ORDERS]
 
 
-def refusal(truth: Truth, report: object) -> Refusal:
+def refusal(truth: AgentTruth, report: object) -> Refusal:
     with pytest.raises(Refused) as refused:
         truth.report(report)  # type: ignore[arg-type]
     return refused.value.kind
 
 
-def test_a_report_counts_once(truth: Truth, agents: Agents, clock: Clock) -> None:
+def test_a_report_counts_once(truth: AgentTruth, agents: Agents, clock: Clock) -> None:
     captured = agents[1].made(replica_report(50, 50))
     truth.report(captured)
     assert refusal(truth, captured) is Refusal.REPLAYED
@@ -224,12 +232,12 @@ def test_a_report_counts_once(truth: Truth, agents: Agents, clock: Clock) -> Non
 
 def test_a_report_to_an_earlier_life_of_the_guard_is_refused(agents: Agents, clock: Clock) -> None:
     captured = agents[1].made(replica_report(50, 50))
-    later = Truth(clock=clock)
+    later = AgentTruth(clock=clock)
     looked(later)
     assert refusal(later, captured) is Refusal.REPLAYED
 
 
-def test_who_is_not_of_this_cluster_is_refused(truth: Truth, agents: Agents) -> None:
+def test_who_is_not_of_this_cluster_is_refused(truth: AgentTruth, agents: Agents) -> None:
     report = agents[1].made(replica_report())
     assert refusal(truth, replace(report, cluster_id="another")) is Refusal.OTHER_CLUSTER
     assert refusal(truth, replace(report, broker=9)) is Refusal.UNKNOWN_BROKER
@@ -238,7 +246,7 @@ def test_who_is_not_of_this_cluster_is_refused(truth: Truth, agents: Agents) -> 
     assert truth.agents() == ()
 
 
-def test_of_two_agents_beside_one_broker_the_later_one_counts(truth: Truth) -> None:
+def test_of_two_agents_beside_one_broker_the_later_one_counts(truth: AgentTruth) -> None:
     earlier, later = Beside(truth, 1, session_ms=5), Beside(truth, 1, session_ms=6)
     report = earlier.made(replica_report(90, 90))
     later.tells(replica_report(10, 10))
@@ -247,20 +255,20 @@ def test_of_two_agents_beside_one_broker_the_later_one_counts(truth: Truth) -> N
 
 def test_nobody_is_heard_before_the_guard_knows_its_cluster(clock: Clock) -> None:
     with pytest.raises(Refused, match="not looked at its cluster"):
-        Beside(Truth(clock=clock), 1).made()
+        Beside(AgentTruth(clock=clock), 1).made()
 
 
-def test_how_far_the_brokers_clocks_differ(truth: Truth, agents: Agents) -> None:
+def test_how_far_the_brokers_clocks_differ(truth: AgentTruth, agents: Agents) -> None:
     truth.report(agents[1].made(ahead_ms=3_600_000))
     truth.report(agents[2].made())
     assert [agent.clock for agent in truth.agents()] == list(truth.clocks())
     for clock, ahead_ms in zip(truth.clocks(), (3_600_000, 0), strict=True):
-        assert clock == Reading(earliest_ms=ahead_ms - 1, latest_ms=ahead_ms + 1)
+        assert clock == ClockReading(earliest_ms=ahead_ms - 1, latest_ms=ahead_ms + 1)
     assert largest_difference_ms(truth.clocks()) == 3_599_999
 
 
 def test_a_clock_that_was_set_right_counts_no_longer_once_its_agent_is_silent_or_began_anew(
-    truth: Truth, clock: Clock
+    truth: AgentTruth, clock: Clock
 ) -> None:
     ahead_ms = 3_600_000
     dead = Beside(truth, 1, session_ms=clock.now_ms + ahead_ms)
@@ -279,7 +287,7 @@ def test_a_clock_that_was_set_right_counts_no_longer_once_its_agent_is_silent_or
 @pytest.mark.parametrize(
     ("before_ms", "after_ms"), [(0, CLOCK_MS_MAX + 10), (-CLOCK_MS_MAX - 10, 0), (CLOCK_MS_MAX // 2, 0)]
 )
-def test_a_clock_that_is_days_off_is_refused(truth: Truth, agents: Agents, before_ms: int, after_ms: int) -> None:
+def test_a_clock_that_is_days_off_is_refused(truth: AgentTruth, agents: Agents, before_ms: int, after_ms: int) -> None:
     """Else anybody with the token could make the guard hold everything for ever."""
     report = agents[1].made()
     moved = replace(
@@ -291,7 +299,7 @@ def test_a_clock_that_is_days_off_is_refused(truth: Truth, agents: Agents, befor
     assert truth.clocks() == ()
 
 
-def whereabouts(truth: Truth) -> Whereabouts:
+def whereabouts(truth: AgentTruth) -> Whereabouts:
     """Of the record at 7."""
     found = truth.whereabouts(ORDERS, 7)
     assert found is not None
@@ -304,7 +312,9 @@ def answer_all(agents: Agents, *, holder: int | None = None) -> None:
         agent.tells(replica_report(50, 50), answers=(answer,))
 
 
-def test_a_tombstone_is_gone_everywhere_only_by_everybodys_word_of_one_moment(truth: Truth, agents: Agents) -> None:
+def test_a_tombstone_is_gone_everywhere_only_by_everybodys_word_of_one_moment(
+    truth: AgentTruth, agents: Agents
+) -> None:
     truth.ask(ORDERS, 7)
     truth.ask(ORDERS, 7)
     hello = Hello(cluster_id=CLUSTER, broker=1, session_ms=1)
@@ -321,7 +331,7 @@ def test_a_tombstone_is_gone_everywhere_only_by_everybodys_word_of_one_moment(tr
     assert truth.whereabouts(TopicPartition("ghost", 0), 7) is None
 
 
-def test_a_tombstone_that_each_lacked_at_another_moment_may_be_somewhere(truth: Truth, agents: Agents) -> None:
+def test_a_tombstone_that_each_lacked_at_another_moment_may_be_somewhere(truth: AgentTruth, agents: Agents) -> None:
     """One that had it may have given it to one that had told already, and lost it then."""
     rounds(agents, dict.fromkeys(BROKERS, (50, 50)))
     truth.ask(ORDERS, 7)
@@ -333,16 +343,16 @@ def test_a_tombstone_that_each_lacked_at_another_moment_may_be_somewhere(truth: 
     assert told == [(BROKERS, False), ((), True)]
 
 
-def test_answers_that_nobody_asked_for_are_not_kept(truth: Truth, agents: Agents) -> None:
+def test_answers_that_nobody_asked_for_are_not_kept(truth: AgentTruth, agents: Agents) -> None:
     for _ in range(2):
         answer_all(agents)
     assert whereabouts(truth).unknown == BROKERS
 
 
 @pytest.fixture
-def blocked() -> Truth:
+def blocked() -> AgentTruth:
     """Broker 3 is cleaned least, and holds a transaction."""
-    blocked = Truth(clock=Clock(now_ms=1_700_000_000_000))
+    blocked = AgentTruth(clock=Clock(now_ms=1_700_000_000_000))
     looked(blocked)
     for _ in range(2):
         for broker, (mcco, mxfo) in {1: (90, 100), 2: (90, 100), 3: (20, 30)}.items():
@@ -351,12 +361,12 @@ def blocked() -> Truth:
     return blocked
 
 
-def test_the_journal_gives_back_what_it_was_given(blocked: Truth) -> None:
+def test_the_journal_gives_back_what_it_was_given(blocked: AgentTruth) -> None:
     told = agents_told(blocked)
     assert of_fact(as_fact(told)) == told
 
 
-def test_words_name_who_blocks_and_since_when(blocked: Truth) -> None:
+def test_words_name_who_blocks_and_since_when(blocked: AgentTruth) -> None:
     assert list(agents_lines(agents_told(blocked))) == [
         "agents beside brokers: 1, 2, 3 (at 2023-11-14 22:13:20 UTC)",
         "  orders-0: clean on all replicas below 20 (MTRO), plain below 30 (MXRO)",
@@ -366,13 +376,13 @@ def test_words_name_who_blocks_and_since_when(blocked: Truth) -> None:
     ]
 
 
-def test_many_blocked_partitions_are_counted(blocked: Truth) -> None:
+def test_many_blocked_partitions_are_counted(blocked: AgentTruth) -> None:
     told = agents_told(blocked)
     lines = list(agents_lines(replace(told, partitions=told.partitions * 12)))
     assert lines[-2] == "  and 2 partitions more; --output json has all"
 
 
-def test_the_document_has_every_replica(blocked: Truth) -> None:
+def test_the_document_has_every_replica(blocked: AgentTruth) -> None:
     document = agents_document(agents_told(blocked))
     [orders] = document["partitions"]  # type: ignore[misc]
     assert (orders["partition"], orders["mtro"], orders["mxro"]) == ("orders-0", 20, 30)
@@ -385,7 +395,7 @@ def test_the_document_has_every_replica(blocked: Truth) -> None:
     assert document["refused"] == {"wrong token": 1}
 
 
-def test_the_metrics_of_agents(blocked: Truth) -> None:
+def test_the_metrics_of_agents(blocked: AgentTruth) -> None:
     text = agents_metrics(agents_told(blocked))
     assert [line.removeprefix("headstone_guard_") for line in text.splitlines() if not line.startswith("#")] == [
         'agent_silent{broker="1"} 0',
@@ -413,14 +423,14 @@ def a_look(*topics: str) -> Look:
     ],
 )
 def test_a_look_at_everything_that_is_watched_forgets_what_is_gone(
-    blocked: Truth, watched: tuple[str, ...], asked: list[str] | None, left: list[str]
+    blocked: AgentTruth, watched: tuple[str, ...], asked: list[str] | None, left: list[str]
 ) -> None:
     looked(blocked, topic_seen(), topic_seen(topic="others"))
     attended(lambda topics: a_look(*(topics or ("orders", "others"))), blocked, watched)(asked)
     assert [str(found.partition) for found in blocked.partitions()] == left
 
 
-def test_clocks_that_agents_see_apart_count_in_every_look(blocked: Truth) -> None:
+def test_clocks_that_agents_see_apart_count_in_every_look(blocked: AgentTruth) -> None:
     look = attended(lambda topics: a_look("orders"), blocked, ())
     [orders] = look(None).topics
     assert orders.skew_ms < 10
@@ -429,7 +439,7 @@ def test_clocks_that_agents_see_apart_count_in_every_look(blocked: Truth) -> Non
     assert 3_599_990 < orders.skew_ms <= 3_600_000
 
 
-def test_a_record_that_was_asked_about_is_told_of(blocked: Truth, tmp_path: Path) -> None:
+def test_a_record_that_was_asked_about_is_told_of(blocked: AgentTruth, tmp_path: Path) -> None:
     question = Question(partition=ORDERS, offset=7)
     with Journal.open(tmp_path / "journal.sqlite", cluster_id=CLUSTER) as journal:
         for asked in (question, replace(question, offset=8), question):

@@ -34,7 +34,7 @@ from headstone.guard.monitoring.current_status import journal_status
 from headstone.guard.monitoring.log_lines import alarm_words, news
 from headstone.guard.monitoring.status import status_document
 from headstone.guard.verification.background import Readings
-from headstone.guard.verification.verdicts import Judged
+from headstone.guard.verification.verdicts import JudgedReplica
 from tests.guard.watching import ACTS, after, goes_away, held_at_half_a_day, holding, kinds, states, watcher
 from tests.guard.world import CLUSTER_ID, DAY_MS, MARGINS, ClusterTwin, Topic
 
@@ -194,10 +194,10 @@ class Broker:
         self.guard = watcher(twin, journal, verdict=None)
         self.guard._readings = Readings(self.read, journal, clock=twin.clock, beside=False)
 
-    def read(self, wanted: Verify) -> dict[int, Judged]:
+    def read(self, wanted: Verify) -> dict[int, JudgedReplica]:
         if self.error is not None:
             raise self.error
-        return {wanted.broker: Judged(verdict=Verdict.RIGHT)}
+        return {wanted.broker: JudgedReplica(verdict=Verdict.RIGHT)}
 
 
 def unreadable(twin: ClusterTwin, journal: Journal) -> tuple[Broker, Round]:

@@ -12,7 +12,7 @@ from headstone.cluster.refusals import NoAnswer
 from headstone.coordination.guard_values import HOLD, RATIO, AlarmKind, Allowed, State, Verdict
 from headstone.coordination.readmission import Readmission
 from headstone.guard.ledger.journal import Journal
-from headstone.guard.ledger.journal_values import Reading
+from headstone.guard.ledger.journal_values import ReplicaReading
 from headstone.guard.ledger.readmissions import alone, keep_readmission, open_readmissions
 from headstone.guard.ledger.temporary_changes import RATE, THROTTLED, hold_for_a_while, temporary_changes
 from headstone.guard.loop.alarms import REFUSED, UNANSWERED
@@ -281,7 +281,7 @@ def test_a_reading_of_the_old_copy_says_nothing_of_the_new_one(journal: Journal)
     twin = twin_led_by_three()
     guard = watcher(twin, journal, READMITS)
     away_too_long(twin, guard)
-    journal.note_reading("orders", Reading(partition=0, broker=3, verdict=Verdict.WRONG, read_ms=twin.now_ms))
+    journal.note_reading("orders", ReplicaReading(partition=0, broker=3, verdict=Verdict.WRONG, read_ms=twin.now_ms))
     twin.start(3)
     looks(twin, guard)
     twin.start(3)
@@ -318,7 +318,7 @@ def test_one_that_need_not_leave_any_more_keeps_no_other_replica_from_leaving(
     guard = watcher(twin, journal, replace(READMITS, allowed=allowed))
     twin.start(3)
     looks(twin, guard)
-    journal.note_reading("orders", Reading(partition=0, broker=3, verdict=Verdict.RIGHT, read_ms=twin.now_ms))
+    journal.note_reading("orders", ReplicaReading(partition=0, broker=3, verdict=Verdict.RIGHT, read_ms=twin.now_ms))
     result = after(twin, guard, 30_000, times=12)
     assert (states(result), open_readmissions(journal), by_hand(journal)) == ([State.FINE], [], {})
     twin.fails.clear()

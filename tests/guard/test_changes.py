@@ -31,7 +31,7 @@ from headstone.coordination.readmission import Readmission
 from headstone.errors import Unfinished
 from headstone.guard.acting.actions import Actions
 from headstone.guard.acting.changes import ENDING, carry_out, forget_old_changes, put_back
-from headstone.guard.acting.outcomes import Outcome
+from headstone.guard.acting.outcomes import ActionOutcome
 from headstone.guard.ledger.journal import Journal
 from headstone.guard.ledger.journal_values import Change
 from headstone.guard.ledger.memory import Recollection
@@ -61,7 +61,7 @@ END = EndPasses(topic="orders")
 def test_cleaner_threads_are_restarted_by_a_change_that_every_broker_shows_and_that_goes_back(journal: Journal) -> None:
     twin = ClusterTwin()
     twin.broker_own[2] = {BACKOFF: "20000"}
-    assert carry_out(END, twin, journal, now_ms=5) == Outcome()  # type: ignore[arg-type]
+    assert carry_out(END, twin, journal, now_ms=5) == ActionOutcome()  # type: ignore[arg-type]
     assert twin.changes == [
         ("default", {BACKOFF: "20001"}), ("broker 2", {BACKOFF: "20001"}),
         ("default", {BACKOFF: None}), ("broker 2", {BACKOFF: "20000"}),
@@ -179,9 +179,9 @@ def test_a_change_for_a_moment_that_began_on_top_of_another_goes_back_to_what_wa
 def test_a_release_restores_only_where_the_hold_still_stands(journal: Journal) -> None:
     twin = ClusterTwin(orders=Topic(overrides={**dict(HOLD), RATIO: "0.9"}))
     release = Release(topic="orders", restore=((RATIO, "0.1"), (LAG_MIN, None)))
-    assert carry_out(release, twin, journal, now_ms=5) == Outcome()  # type: ignore[arg-type]
+    assert carry_out(release, twin, journal, now_ms=5) == ActionOutcome()  # type: ignore[arg-type]
     assert twin.changes == [("topic orders", {LAG_MIN: None})]
-    assert carry_out(release, twin, journal, now_ms=6) == Outcome(needed=False)  # type: ignore[arg-type]
+    assert carry_out(release, twin, journal, now_ms=6) == ActionOutcome(needed=False)  # type: ignore[arg-type]
     assert len(twin.changes) == len(journal.changes()) == 1
 
 
@@ -189,7 +189,7 @@ def test_a_failure_is_an_outcome_and_is_in_the_journal(journal: Journal) -> None
     twin = ClusterTwin(orders=Topic(overrides=dict(HOLD)))
     twin.refuses = "not allowed"
     release = Release(topic="orders", restore=((RATIO, None),))
-    assert carry_out(release, twin, journal, now_ms=5) == Outcome(why="not allowed")  # type: ignore[arg-type]
+    assert carry_out(release, twin, journal, now_ms=5) == ActionOutcome(why="not allowed")  # type: ignore[arg-type]
     assert [change.outcome for change in journal.changes()] == ["failed: not allowed"]
     with pytest.raises(Unfinished):
         twin.alter_topic("orders", {})
@@ -218,9 +218,9 @@ def test_a_guard_that_dies_when_the_default_holds_does_not_find_its_own_hold_lat
     with pytest.raises(KeyboardInterrupt):
         carry_out(hold, twin, journal, now_ms=5, topic="orders")  # type: ignore[arg-type]
     twin.fails.clear()
-    assert carry_out(hold, twin, journal, now_ms=6, topic="users") == Outcome(needed=False)  # type: ignore[arg-type]
+    assert carry_out(hold, twin, journal, now_ms=6, topic="users") == ActionOutcome(needed=False)  # type: ignore[arg-type]
     release = ReleaseDefault(restore=DEFAULT_HOLD)
-    assert carry_out(release, twin, journal, now_ms=7, topic="users", other_topics=()) == Outcome()  # type: ignore[arg-type]
+    assert carry_out(release, twin, journal, now_ms=7, topic="users", other_topics=()) == ActionOutcome()  # type: ignore[arg-type]
     assert twin.default == {DEFAULT_HOLD[0][0]: "0.7"}
 
 

@@ -10,7 +10,7 @@ import pytest
 from headstone.coordination.guard_values import HOLD
 from headstone.guard.check import facts as check_facts
 from headstone.guard.check.facts import gather
-from headstone.guard.check.rules import ClusterFacts, Finding, Severity, TopicFacts, check
+from headstone.guard.check.rules import CheckedTopic, CheckFinding, ClusterFacts, Severity, check
 from headstone.guard.ledger.journal import Journal
 from headstone.guard.ledger.temporary_changes import hold_for_a_while
 from tests.guard.scripted import Model, asking
@@ -18,7 +18,7 @@ from tests.guard.world import ClusterTwin
 
 DAY_MS, HOUR_MS = 86_400_000, 3_600_000
 TOOL = "kafka-configs.sh --bootstrap-server k:9092 --entity-type"
-HEALTHY = TopicFacts(
+HEALTHY = CheckedTopic(
     topic="orders", copies=3,
     values={
         "delete.retention.ms": str(DAY_MS), "min.insync.replicas": "2", "segment.ms": str(7 * DAY_MS),
@@ -32,12 +32,14 @@ CLUSTER = ClusterFacts(
 )  # fmt: skip
 
 
-def topic(own: dict[str, str] | None = None, *, inherited: dict[str, str] | None = None, copies: int = 3) -> TopicFacts:
+def topic(
+    own: dict[str, str] | None = None, *, inherited: dict[str, str] | None = None, copies: int = 3
+) -> CheckedTopic:
     values = {**HEALTHY.values, **(inherited or {}), **(own or {})}
     return replace(HEALTHY, values=values, own=frozenset(own or {}), copies=copies)
 
 
-def found(*topics: TopicFacts) -> tuple[Finding, ...]:
+def found(*topics: CheckedTopic) -> tuple[CheckFinding, ...]:
     return check(replace(CLUSTER, topics=topics))
 
 
@@ -159,7 +161,7 @@ def test_producers_are_remembered_for_as_long_as_is_needed_and_a_day_at_least(ou
         (topic({"remote.storage.enable": "true"}), "tiered-and-compacted", "remote.storage.enable is true, compacted"),
     ],
 )  # fmt: skip
-def test_each_setting_of_a_topic_is_found_alone(facts: TopicFacts, name: str, figure: str) -> None:
+def test_each_setting_of_a_topic_is_found_alone(facts: CheckedTopic, name: str, figure: str) -> None:
     assert [(finding.name, finding.figure, finding.topics) for finding in found(facts)] == [(name, figure, ("orders",))]
 
 

@@ -12,7 +12,7 @@ from headstone.guard.acting.changes import BACKOFF, ENDING, carry_out
 from headstone.guard.acting.deleted_topics import GONE, PURGE_MS
 from headstone.guard.acting.release import carry_out_release, plan_release
 from headstone.guard.ledger.journal import Journal
-from headstone.guard.ledger.journal_values import Change, Reading
+from headstone.guard.ledger.journal_values import Change, ReplicaReading
 from headstone.guard.ledger.overrides import CLUSTER_DEFAULT, never
 from headstone.guard.ledger.readmissions import keep_readmission, open_readmissions
 from headstone.guard.ledger.temporary_changes import hold_for_a_while, put_back, temporary_changes
@@ -38,7 +38,7 @@ def test_a_topic_made_anew_inherits_neither_absences_nor_the_values_to_restore(j
     guard = watcher(twin, journal)
     held_at_half_a_day(twin, guard)
     before = after(twin, guard, 1_000)
-    journal.note_reading("orders", Reading(partition=0, broker=3, verdict=Verdict.WRONG, read_ms=twin.now_ms))
+    journal.note_reading("orders", ReplicaReading(partition=0, broker=3, verdict=Verdict.WRONG, read_ms=twin.now_ms))
     made_anew(twin)
     result = after(twin, guard, 1_000)
     assert ANEW in told(before, result)

@@ -15,9 +15,9 @@ from headstone.coordination.guard_values import DEFAULT_HOLD, HOLD, Away, Comple
 from headstone.coordination.readmission import Readmission
 from headstone.errors import Unfinished, UsageError
 from headstone.guard.ledger.encoding import NotAMemory, memory_json, memory_of
-from headstone.guard.ledger.journal import Journal, LeaseLost
+from headstone.guard.ledger.journal import GuardLeaseLost, Journal
 from headstone.guard.ledger.journal_file import usual_journal
-from headstone.guard.ledger.journal_values import Change, KeptAlarm, Lease, Reading, Remembered
+from headstone.guard.ledger.journal_values import Change, KeptAlarm, Lease, RememberedTopic, ReplicaReading
 from headstone.guard.ledger.memory import Recollection
 from headstone.guard.ledger.readmissions import keep_readmission, open_readmissions
 from headstone.guard.ledger.temporary_changes import (
@@ -81,24 +81,26 @@ def test_half_a_memory_is_refused(text: str, why: str) -> None:
 
 def test_what_is_written_is_there_for_the_next_process(file: Path) -> None:
     statuses = (Status(partition=0, state=State.HELD, blockers=(2,), since_ms=1, unsafe_ms=9, countdown_ms=-1),)
-    kept = Remembered(memory=MEMORY, statuses=statuses, looked_ms=77)
+    kept = RememberedTopic(memory=MEMORY, statuses=statuses, looked_ms=77)
     with opened(file) as journal:
         journal.lead("a", now_ms=0, lease_ms=100, applies=True)
-        journal.remember_all({"orders": kept, "é\n": Remembered(memory=Memory())}, holder="a", now_ms=5)
+        journal.remember_all({"orders": kept, "é\n": RememberedTopic(memory=Memory())}, holder="a", now_ms=5)
         number = journal.begin(CHANGE)
-        journal.note_reading("orders", Reading(partition=0, broker=2, verdict=Verdict.UNJUDGED, read_ms=8))
+        journal.note_reading("orders", ReplicaReading(partition=0, broker=2, verdict=Verdict.UNJUDGED, read_ms=8))
         journal.note_fact("margins", "{}")
         journal.note_sizes("orders", {1: 5})
         journal.note_sizes("orders", {1: 9, 2: 7})
         journal.note_released("orders", now_ms=3)
     with opened(file) as journal:
-        assert journal.topics() == {"orders": kept, "é\n": Remembered(memory=Memory())}
+        assert journal.topics() == {"orders": kept, "é\n": RememberedTopic(memory=Memory())}
         assert journal.memory("unknown") == Memory()
         assert journal.changes() == journal.unfinished() == [replace(CHANGE, number=number)]
         journal.end(number, "done", now_ms=12)
         assert journal.changes(topic="orders") == [replace(CHANGE, number=number, outcome="done", ended_ms=12)]
         assert (journal.changes(topic="other"), journal.unfinished()) == ([], [])
-        assert journal.readings("orders") == [Reading(partition=0, broker=2, verdict=Verdict.UNJUDGED, read_ms=8)]
+        assert journal.readings("orders") == [
+            ReplicaReading(partition=0, broker=2, verdict=Verdict.UNJUDGED, read_ms=8)
+        ]
         assert (journal.fact("margins"), journal.fact("other")) == ("{}", None)
         assert (journal.sizes(), journal.released()) == ({"orders": {1: 5, 2: 7}}, {"orders": 3})
         journal.forget("orders")
@@ -109,7 +111,7 @@ def test_what_is_written_is_there_for_the_next_process(file: Path) -> None:
 
 def test_remembering_one_topic_leaves_what_is_shown_of_it(file: Path) -> None:
     with opened(file) as journal:
-        shown = Remembered(memory=Memory(), statuses=(Status(partition=0, state=State.FINE),), looked_ms=7)
+        shown = RememberedTopic(memory=Memory(), statuses=(Status(partition=0, state=State.FINE),), looked_ms=7)
         journal.remember_all({"orders": shown}, holder=None, now_ms=0)
         journal.remember("orders", MEMORY)
         assert journal.remembered("orders") == replace(shown, memory=MEMORY)
@@ -133,24 +135,24 @@ def test_two_guards_share_one_journal_and_one_leads(file: Path) -> None:
         mine = Lease(holder="a", until_ms=110, applies=True, epoch=1)
         assert first.lead("a", now_ms=10, lease_ms=100, applies=True) == mine
         assert second.lead("b", now_ms=50, lease_ms=100, applies=True) == mine
-        with pytest.raises(LeaseLost, match="a leads now, not b: nothing was changed"):
-            second.remember_all({"orders": Remembered(memory=MEMORY)}, holder="b", now_ms=50)
+        with pytest.raises(GuardLeaseLost, match="a leads now, not b: nothing was changed"):
+            second.remember_all({"orders": RememberedTopic(memory=MEMORY)}, holder="b", now_ms=50)
         assert second.topics() == {}
         theirs = Lease(holder="b", until_ms=210, applies=True, epoch=2)
         assert second.lead("b", now_ms=110, lease_ms=100, applies=True) == theirs
-        with pytest.raises(LeaseLost):
+        with pytest.raises(GuardLeaseLost):
             first.check_lease("a", now_ms=120)
         second.stand_down("b")
         assert first.lead("a", now_ms=130, lease_ms=100, applies=True).holder == "a"
-        with pytest.raises(LeaseLost, match="nobody leads now"):
+        with pytest.raises(GuardLeaseLost, match="nobody leads now"):
             first.check_lease("a", now_ms=230)
-        with pytest.raises(LeaseLost, match="nobody leads now"):
+        with pytest.raises(GuardLeaseLost, match="nobody leads now"):
             first.renew("a", now_ms=230, lease_ms=100)
         assert first.lead("a", now_ms=240, lease_ms=100, applies=True) == replace(mine, until_ms=340, epoch=4)
         assert first.lead("a", now_ms=250, lease_ms=100, applies=True) == replace(mine, until_ms=350, epoch=4)
         assert first.renew("a", now_ms=349, lease_ms=100) == replace(mine, until_ms=449, epoch=4)
         assert second.lead("b", now_ms=449, lease_ms=100, applies=True).holder == "b"
-        with pytest.raises(LeaseLost, match="b leads now, not a"):
+        with pytest.raises(GuardLeaseLost, match="b leads now, not a"):
             first.renew("a", now_ms=450, lease_ms=100)
         assert second.lease() == replace(theirs, until_ms=549, epoch=5)
 
@@ -323,7 +325,7 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
 
 
 def keep(recollection: Recollection, away: Away, *, now_ms: int) -> None:
-    kept = Remembered(memory=Memory(away=(away,), retentions=RETENTIONS), looked_ms=now_ms)
+    kept = RememberedTopic(memory=Memory(away=(away,), retentions=RETENTIONS), looked_ms=now_ms)
     recollection.keep({"orders": kept}, holder="guard", now_ms=now_ms, looked_ms=now_ms)
 
 

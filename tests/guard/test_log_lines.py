@@ -22,7 +22,7 @@ from headstone.coordination.guard_values import (
     Verdict,
     Verify,
 )
-from headstone.guard.acting.outcomes import Done, Outcome
+from headstone.guard.acting.outcomes import ActionOutcome, Done
 from headstone.guard.ledger.journal import Journal
 from headstone.guard.ledger.journal_values import KeptAlarm, Lease
 from headstone.guard.loop.rounds import Round
@@ -62,7 +62,7 @@ def late(numbers: range) -> tuple[KeptAlarm, ...]:
 
 def readings(numbers: range) -> tuple[Done, ...]:
     return tuple(
-        Done(topic="orders", action=Verify(topic="orders", partition=number, broker=3), outcome=Outcome())
+        Done(topic="orders", action=Verify(topic="orders", partition=number, broker=3), outcome=ActionOutcome())
         for number in numbers
     )
 
@@ -136,7 +136,7 @@ def actions_on_all(
     make: Callable[[str], Action], found: Callable[[int], Configs] = lambda number: ()
 ) -> tuple[Done, ...]:
     return tuple(
-        Done(topic=f"t{number}", action=make(f"t{number}"), outcome=Outcome(found=found(number)))
+        Done(topic=f"t{number}", action=make(f"t{number}"), outcome=ActionOutcome(found=found(number)))
         for number in range(COUNT)
     )
 

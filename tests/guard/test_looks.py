@@ -14,8 +14,8 @@ from headstone.guard.looks.clock_skew import (
     KEPT_MS,
     KEPT_POLLS,
     UNCOMMITTED_MS,
+    ClockReading,
     Clocks,
-    Reading,
     Stamps,
     largest_difference_ms,
 )
@@ -320,7 +320,7 @@ HOUR_MS = 3_600_000
     ids=["nothing told", "right as far as told", "ahead", "an old timestamp says nothing", "behind", "both"],
 )
 def test_only_what_is_certain_counts(readings: list[tuple[int | None, int | None]], difference_ms: int) -> None:
-    bounds = [Reading(earliest_ms=earliest, latest_ms=latest) for earliest, latest in readings]
+    bounds = [ClockReading(earliest_ms=earliest, latest_ms=latest) for earliest, latest in readings]
     assert largest_difference_ms(bounds) == difference_ms
 
 
@@ -328,13 +328,15 @@ def test_a_timestamp_that_came_since_and_is_older_than_the_last_look_proves_a_cl
     """An old one says nothing: nobody knows when it was written."""
     offsets, clocks = TopicPartition("__consumer_offsets", 0), Clocks()
 
-    def read(newest_ms: int, asked_ms: int) -> Reading:
+    def read(newest_ms: int, asked_ms: int) -> ClockReading:
         return clocks.reading(Stamps(newest_ms={offsets: newest_ms}, asked_ms=asked_ms, answered_ms=asked_ms + 10))
 
-    assert read(5_000, 9_000_000) == Reading(earliest_ms=5_000 - 9_000_010, latest_ms=None)
+    assert read(5_000, 9_000_000) == ClockReading(earliest_ms=5_000 - 9_000_010, latest_ms=None)
     assert read(5_000, 9_030_000).latest_ms is None
     assert read(6_000, 9_060_000).latest_ms == 6_000 - 9_030_000 + UNCOMMITTED_MS
-    assert clocks.reading(Stamps(newest_ms={}, asked_ms=0, answered_ms=1)) == Reading(earliest_ms=None, latest_ms=None)
+    assert clocks.reading(Stamps(newest_ms={}, asked_ms=0, answered_ms=1)) == ClockReading(
+        earliest_ms=None, latest_ms=None
+    )
 
 
 def test_a_timestamp_in_the_future_counts_when_it_is_first_seen_and_not_for_as_long_as_its_record_lives() -> None:
@@ -354,8 +356,8 @@ def test_what_was_proved_is_told_to_every_look_for_a_while_and_not_for_ever(poll
     """Also by a clock that was set back meanwhile; a year ahead counts no longer than an hour ahead."""
     year_ms, now_ms = 365 * 24 * HOUR_MS, 100 * HOUR_MS
     clocks = Clocks(poll_ms=poll_ms)
-    assert clocks.difference_ms([Reading(earliest_ms=year_ms, latest_ms=None)], now_ms) == year_ms
-    assert clocks.difference_ms([Reading(earliest_ms=5, latest_ms=-7)], now_ms + 1_000) == year_ms + 7
+    assert clocks.difference_ms([ClockReading(earliest_ms=year_ms, latest_ms=None)], now_ms) == year_ms
+    assert clocks.difference_ms([ClockReading(earliest_ms=5, latest_ms=-7)], now_ms + 1_000) == year_ms + 7
     assert clocks.difference_ms([], now_ms - 60_000) == year_ms + 7
     assert clocks.difference_ms([], now_ms + kept_ms) == year_ms + 7
     assert clocks.difference_ms([], now_ms + kept_ms + 1) == 5 + 7
@@ -364,7 +366,7 @@ def test_what_was_proved_is_told_to_every_look_for_a_while_and_not_for_ever(poll
 
 def test_a_difference_that_is_proved_again_counts_from_then() -> None:
     clocks = Clocks()
-    assert [clocks.difference_ms([Reading(earliest_ms=50, latest_ms=None)], ms) for ms in (0, KEPT_MS)] == [50, 50]
+    assert [clocks.difference_ms([ClockReading(earliest_ms=50, latest_ms=None)], ms) for ms in (0, KEPT_MS)] == [50, 50]
     assert [clocks.difference_ms([], ms) for ms in (2 * KEPT_MS, 2 * KEPT_MS + 1)] == [50, 0]
 
 

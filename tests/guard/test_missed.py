@@ -15,8 +15,16 @@ from headstone.guard.ledger.journal import Journal
 from headstone.guard.looks import leader_reading
 from headstone.guard.looks.leader_reading import LeaderReading, in_turn
 from headstone.guard.looks.look import Look
-from headstone.guard.looks.missed import HORIZONS_MAX, Fetch, Missed, Read, missed_in, newest_deletion, with_horizon
-from headstone.guard.loop.rounds import Settings
+from headstone.guard.looks.missed import (
+    HORIZONS_MAX,
+    Fetch,
+    Missed,
+    ReadRange,
+    missed_in,
+    newest_deletion,
+    with_horizon,
+)
+from headstone.guard.loop.rounds import GuardSettings
 from headstone.guard.loop.watcher import Watcher
 from headstone.log.topic_partition import TopicPartition
 from headstone.sim.batches import marker_batch
@@ -60,30 +68,30 @@ class Leader:
         ]
 
 
-def reads(missed: Missed, leader: Leader, **state: Any) -> Read | None:
+def reads(missed: Missed, leader: Leader, **state: Any) -> ReadRange | None:
     return missed.learn({ORDERS: seen(**state)}, leader.fetch).get(ORDERS)
 
 
 def test_the_earliest_horizon_of_whole_batches_counts() -> None:
     data = batch(3, 500) + batch(4) + batch(5, 900) + batch(8, 700)
-    assert missed_in(data, Read(start=4, end=4)) == Read(start=4, end=9, horizons=((8, 700),))
-    assert missed_in(data[:-1], Read(start=3, end=3)) == Read(start=3, end=6, horizons=((3, 500), (5, 900)))
+    assert missed_in(data, ReadRange(start=4, end=4)) == ReadRange(start=4, end=9, horizons=((8, 700),))
+    assert missed_in(data[:-1], ReadRange(start=3, end=3)) == ReadRange(start=3, end=6, horizons=((3, 500), (5, 900)))
     across = batch(3, 500, records=3)
-    assert missed_in(across, Read(start=5, end=5)) == Read(start=5, end=6, horizons=((5, 500),))
-    assert missed_in(b"\0" * 100, Read(start=3, end=3)) == Read(start=3, end=3)
+    assert missed_in(across, ReadRange(start=5, end=5)) == ReadRange(start=5, end=6, horizons=((5, 500),))
+    assert missed_in(b"\0" * 100, ReadRange(start=3, end=3)) == ReadRange(start=3, end=3)
 
 
 def test_of_a_batch_that_is_larger_than_an_answer_its_header_must_do() -> None:
     data = batch(3, 500, records=9)[:-1]
-    assert missed_in(data, Read(start=3, end=3)) == Read(start=3, end=12, horizons=((11, 500),), deletion=11)
+    assert missed_in(data, ReadRange(start=3, end=3)) == ReadRange(start=3, end=12, horizons=((11, 500),), deletion=11)
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "lz4"])
 def test_the_newest_tombstone_counts(codec: str) -> None:
     plain, deleting = batch(3, codec=codec, records=4), batch(7, value=None, codec=codec, records=3)
-    assert missed_in(plain, Read(start=3, end=3)) == Read(start=3, end=7)
-    assert missed_in(deleting + batch(10), Read(start=3, end=7)) == Read(start=3, end=11, deletion=9)
-    assert missed_in(batch(11), Read(start=3, end=11, deletion=9)) == Read(start=3, end=12, deletion=9)
+    assert missed_in(plain, ReadRange(start=3, end=3)) == ReadRange(start=3, end=7)
+    assert missed_in(deleting + batch(10), ReadRange(start=3, end=7)) == ReadRange(start=3, end=11, deletion=9)
+    assert missed_in(batch(11), ReadRange(start=3, end=11, deletion=9)) == ReadRange(start=3, end=12, deletion=9)
 
 
 def test_the_newest_marker_counts() -> None:
@@ -94,27 +102,27 @@ def test_the_newest_marker_counts() -> None:
 def test_what_cannot_be_read_counts_as_a_deletion() -> None:
     data = bytearray(batch(3) + batch(4))
     data[-1] ^= 1
-    assert missed_in(bytes(data), Read(start=3, end=3)) == Read(start=3, end=5, deletion=4)
+    assert missed_in(bytes(data), ReadRange(start=3, end=3)) == ReadRange(start=3, end=5, deletion=4)
 
 
 def test_reading_goes_on_where_it_ended_and_is_over_when_everybody_is_back() -> None:
     missed, leader = Missed(), Leader({5: 900, 6: 400, 7: 800})
     assert reads(missed, leader, away_end=5, isr=(1, 2), committed_end=5) is None
     answers = [reads(missed, leader, away_end=None, committed_end=7) for _ in range(3)]
-    both = Read(start=5, end=7, horizons=((6, 400),))
-    assert answers == [Read(start=5, end=6, horizons=((5, 900),)), both, both]
+    both = ReadRange(start=5, end=7, horizons=((6, 400),))
+    assert answers == [ReadRange(start=5, end=6, horizons=((5, 900),)), both, both]
     assert leader.asked == [(1, 5), (1, 6)]
     assert reads(missed, leader, away_end=7, isr=(1, 2), committed_end=7) is None
-    assert reads(missed, leader, away_end=7, committed_end=8) == Read(start=7, end=8, horizons=((7, 800),))
+    assert reads(missed, leader, away_end=7, committed_end=8) == ReadRange(start=7, end=8, horizons=((7, 800),))
 
 
 def test_a_replica_that_came_back_with_less_is_read_from_there() -> None:
     """As soon as the memory says so; what was read before is not forgotten."""
     missed, leader = Missed(), Leader({2: 1_000, 5: 900})
     reads(missed, leader, away_end=5, isr=(1, 2), committed_end=5)
-    assert reads(missed, leader, away_end=2) == Read(start=5, end=6, horizons=((5, 900),))
+    assert reads(missed, leader, away_end=2) == ReadRange(start=5, end=6, horizons=((5, 900),))
     missed.expect("orders", {(0, 2): 2})
-    assert reads(missed, leader, away_end=2) == Read(start=2, end=3, horizons=((5, 900),))
+    assert reads(missed, leader, away_end=2) == ReadRange(start=2, end=3, horizons=((5, 900),))
 
 
 @pytest.mark.parametrize("isr", [(1,), (1, 2)])
@@ -129,9 +137,9 @@ def test_nothing_is_read_for_a_new_copy(isr: tuple[int, ...]) -> None:
 def test_reading_begins_anew_beyond_what_was_read_when_those_who_lacked_more_are_back() -> None:
     missed, leader = Missed(), Leader({})
     missed.expect("orders", {(0, 2): 2})
-    assert reads(missed, leader, away_end=None) == Read(start=2, end=3)
+    assert reads(missed, leader, away_end=None) == ReadRange(start=2, end=3)
     missed.expect("orders", {(0, 2): 8})
-    assert reads(missed, leader, away_end=None) == Read(start=8, end=9)
+    assert reads(missed, leader, away_end=None) == ReadRange(start=8, end=9)
 
 
 def test_of_very_many_horizons_the_earliest_are_told_too_early_and_none_too_late() -> None:
@@ -149,14 +157,14 @@ def test_of_one_that_was_never_seen_only_what_the_memory_knows_is_read() -> None
     assert reads(missed, leader, away_end=None) is None
     assert leader.asked == []
     missed.expect("orders", {(0, 2): 4})
-    assert reads(missed, leader, away_end=None) == Read(start=4, end=5)
+    assert reads(missed, leader, away_end=None) == ReadRange(start=4, end=5)
     missed.expect("orders", {})
     assert reads(missed, leader, away_end=None) is None
 
 
 def test_what_was_read_of_a_topic_that_was_made_anew_counts_no_more() -> None:
     missed, leader = Missed(), Leader({5: 900})
-    read = Read(start=5, end=6, horizons=((5, 900),))
+    read = ReadRange(start=5, end=6, horizons=((5, 900),))
     missed.recognise({"orders": "first"})
     reads(missed, leader, away_end=5, isr=(1, 2), committed_end=5)
     assert reads(missed, leader, away_end=5, committed_end=6) == read
@@ -188,7 +196,7 @@ class Cron:
             return replace(look, topics=(replace(topic, partitions=(state,), held_on=held_on),))
 
         guard = Watcher(
-            Settings(name="cron", margins=MARGINS, applies=True), admin=self.twin, look=looked, journal=self.journal,
+            GuardSettings(name="cron", margins=MARGINS, applies=True), admin=self.twin, look=looked, journal=self.journal,
             clock=self.twin.clock, steady=self.twin.clock, readings=None, missed=missed,
         )  # type: ignore[arg-type]  # fmt: skip
         result = guard.round()
@@ -357,7 +365,7 @@ class SlowMissed(Lacking):
 
     def learn(
         self, seen: Mapping[TopicPartition, PartitionSeen], fetch: Fetch, *, whole: bool = False
-    ) -> dict[TopicPartition, Read]:
+    ) -> dict[TopicPartition, ReadRange]:
         def slowly(wanted: Mapping[int, Mapping[TopicPartition, int]]) -> Iterator[tuple[TopicPartition, bytes]]:
             for partition, data in fetch(wanted):
                 self._leaders.now_s += 1

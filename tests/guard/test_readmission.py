@@ -13,15 +13,15 @@ from headstone.coordination.readmission import (
     Readmission,
 )
 from headstone.guard.ledger.journal import Journal
-from headstone.guard.ledger.journal_values import Reading, Remembered
+from headstone.guard.ledger.journal_values import RememberedTopic, ReplicaReading
 from headstone.guard.ledger.readmissions import keep_readmission, open_readmissions
 from headstone.guard.ledger.temporary_changes import RATE, hold_for_a_while, temporary_changes, throttle_copy
 from headstone.guard.monitoring.current_status import ask_status, journal_status
 from headstone.guard.monitoring.status import Waiting
 from headstone.guard.readmission.candidates import suspects
 from headstone.guard.readmission.driver import Ended, Readmitted, readmit
-from headstone.guard.readmission.plan import ENDED_MEANWHILE, Limits, ReadmissionPlan, Wanted, no_source, plan
-from headstone.guard.verification.verdicts import Judged
+from headstone.guard.readmission.plan import ENDED_MEANWHILE, CopyLimits, ReadmissionPlan, Wanted, no_source, plan
+from headstone.guard.verification.verdicts import JudgedReplica
 from headstone.log.topic_partition import TopicPartition
 from tests.guard.watching import after, kinds, means_of, watcher
 from tests.guard.world import DAY_MS, START_MS, ClusterTwin, Topic
@@ -31,7 +31,7 @@ ORDER = (3, 1, 2)
 BEGUN = Readmission(topic="orders", partition=0, broker=3, order=ORDER, topic_id="first")
 COPIES = replace(BEGUN, expelled=True, added_ms=7, by_guard=True)
 """As the guard left it: taken out, and added again."""
-RIGHT, WRONG = Judged(verdict=Verdict.RIGHT), Judged(verdict=Verdict.WRONG, why="deleted-reappears")
+RIGHT, WRONG = JudgedReplica(verdict=Verdict.RIGHT), JudgedReplica(verdict=Verdict.WRONG, why="deleted-reappears")
 PLAN = ReadmissionPlan(readmission=BEGUN, judged=WRONG, away=False)
 
 
@@ -46,7 +46,7 @@ def twin_that_copies(journal: Journal) -> ClusterTwin:
 
 
 @pytest.mark.parametrize(
-    "stale", [PLAN, replace(PLAN, resumed=True), replace(PLAN, judged=Judged(verdict=Verdict.RIGHT))]
+    "stale", [PLAN, replace(PLAN, resumed=True), replace(PLAN, judged=JudgedReplica(verdict=Verdict.RIGHT))]
 )
 def test_what_the_guard_has_begun_since_the_plan_is_gone_on_with(journal: Journal, stale: ReadmissionPlan) -> None:
     twin = twin_that_copies(journal)
@@ -71,7 +71,7 @@ def test_a_hold_that_the_guard_counts_on_stays_and_is_told(journal: Journal) -> 
     twin = ClusterTwin()
     hold_for_a_while(twin, journal, "orders", reason="re-replicates", evidence="guard readmit", now_ms=1)  # type: ignore[arg-type]
     journal.lead("guard", now_ms=1, lease_ms=1_000, applies=True)
-    counts = Remembered(memory=Memory(hold=Hold(asked_ms=1, found=HOLD, seen_ms=1)))
+    counts = RememberedTopic(memory=Memory(hold=Hold(asked_ms=1, found=HOLD, seen_ms=1)))
     journal.remember_all({"orders": counts}, holder="guard", now_ms=1, looked_ms=1)
     said: list[str] = []
     means = means_of(twin, journal)
@@ -138,7 +138,7 @@ def read_after_the_guard_was_down(twin: ClusterTwin, journal: Journal, verdict: 
     guard.round()
     after(twin, guard, 3 * DAY_MS)
     for broker, judged in ((1, Verdict.RIGHT), (2, Verdict.RIGHT), (3, verdict)):
-        reading = Reading(partition=0, broker=broker, verdict=judged, read_ms=twin.now_ms + 1)
+        reading = ReplicaReading(partition=0, broker=broker, verdict=judged, read_ms=twin.now_ms + 1)
         journal.note_reading("orders", reading)
     return kinds(after(twin, guard, 30_000))
 
@@ -159,11 +159,15 @@ def test_one_that_was_to_be_read_and_is_not_right_is_shown_and_planned_for(
         is_wrong = verdict is Verdict.WRONG
         assert topic.waiting == ((waiting,) if is_wrong else ())
         assert [p.state for p in topic.partitions] == [State.TOO_LATE if is_wrong else State.UNJUDGED]
-    read = {1: Judged(verdict=Verdict.RIGHT), 2: Judged(verdict=Verdict.RIGHT), 3: Judged(verdict=verdict)}
+    read = {
+        1: JudgedReplica(verdict=Verdict.RIGHT),
+        2: JudgedReplica(verdict=Verdict.RIGHT),
+        3: JudgedReplica(verdict=verdict),
+    }
     monkeypatch.setattr("headstone.guard.readmission.plan.read_replicas", lambda *arguments, **how: read)
     monkeypatch.setattr("headstone.guard.readmission.plan.readmission_commands", lambda *arguments, **how: ())
     (planned,) = plan(
-        twin, ClusterAddress(), journal, Wanted(), work=journal.path.parent, limits=Limits(), tell=print
+        twin, ClusterAddress(), journal, Wanted(), work=journal.path.parent, limits=CopyLimits(), tell=print
     )  # type: ignore[arg-type]  # fmt: skip
     assert (planned.readmission.broker, planned.judged.verdict, planned.needed) == (3, verdict, True)
 
@@ -178,7 +182,7 @@ def test_one_that_is_right_or_was_read_before_it_was_back_is_nobodys(journal: Jo
     memory = journal.memory("orders")
     assert [away.broker for away in suspects(journal, "orders", memory)] == [3]
     early = START_MS + 3 * DAY_MS - 1
-    journal.note_reading("orders", Reading(partition=0, broker=3, verdict=Verdict.WRONG, read_ms=early))
+    journal.note_reading("orders", ReplicaReading(partition=0, broker=3, verdict=Verdict.WRONG, read_ms=early))
     assert suspects(journal, "orders", memory) == ()
-    journal.note_reading("orders", Reading(partition=0, broker=3, verdict=Verdict.RIGHT, read_ms=twin.now_ms))
+    journal.note_reading("orders", ReplicaReading(partition=0, broker=3, verdict=Verdict.RIGHT, read_ms=twin.now_ms))
     assert suspects(journal, "orders", memory) == ()

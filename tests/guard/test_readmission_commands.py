@@ -17,12 +17,12 @@ from headstone.guard.by_hand import release_lines
 from headstone.guard.check.rules import check
 from headstone.guard.ledger.commands import address_of, hold, release, release_default
 from headstone.guard.ledger.journal import Journal
-from headstone.guard.ledger.journal_values import Remembered
+from headstone.guard.ledger.journal_values import RememberedTopic
 from headstone.guard.ledger.readmissions import keep_readmission
 from headstone.guard.ledger.temporary_changes import RATE, THROTTLED, hold_for_a_while, throttle_copy
 from headstone.guard.monitoring.current_status import journal_status
-from headstone.guard.readmission.commands import Found, Settings, readmission_commands
-from headstone.guard.readmission.plan import Limits, Wanted, plan
+from headstone.guard.readmission.commands import Found, ReadmissionOverrides, readmission_commands
+from headstone.guard.readmission.plan import CopyLimits, Wanted, plan
 from headstone.log.topic_partition import TopicPartition
 from tests.guard.test_checks import CLUSTER, HEALTHY
 from tests.guard.world import ClusterTwin, Topic
@@ -59,7 +59,7 @@ JUDGED = (
 BEGUN = Readmission(topic="orders", partition=0, broker=3, order=(3, 1, 2), topic_id="first")
 EXPELLED = replace(BEGUN, expelled=True)
 NOW = PartitionNow(replicas=(3, 1, 2), isr=(1, 2, 3), leader=1, in_sync_min=1)
-PLAIN = Settings(hold=tuple((name, OWN.get(name)) for name, _ in HOLD), listed=None, rate=None)
+PLAIN = ReadmissionOverrides(hold=tuple((name, OWN.get(name)) for name, _ in HOLD), listed=None, rate=None)
 
 
 def moved(replicas: str, file: str, *, runs: bool = False) -> tuple[str, ...]:
@@ -79,7 +79,7 @@ def planned(twin: ClusterTwin, journal: Journal) -> tuple[str, ...]:
     """Of a replica that need not be read: it is away, or its readmission was begun."""
     (only,) = plan(
         twin, Connection.parse("k1:9092", {}), journal, Wanted(topics=("orders",), broker=3), work=journal.path.parent,
-        limits=Limits(copy_bytes_per_second=7_000), tell=print,
+        limits=CopyLimits(copy_bytes_per_second=7_000), tell=print,
     )  # type: ignore[arg-type]  # fmt: skip
     return only.commands
 
@@ -150,7 +150,7 @@ def test_one_that_leaves_already_is_not_taken_out_twice() -> None:
 
 
 def test_a_limit_of_somebody_elses_and_a_hold_that_stood_before_stay_as_they_are() -> None:
-    theirs = Settings(hold=HOLD, listed="*", rate="5")
+    theirs = ReadmissionOverrides(hold=HOLD, listed="*", rate="5")
     assert told(BEGUN, NOW, Found(present=theirs, before=theirs)) == (
         *LEAVE, GONE, COPIES, SET_HOLD, HELD, *AGAIN, *JUDGED, *PLACE, ELECT,
         "# the topic was held before, or the guard counts on it: the hold stays",
@@ -160,7 +160,7 @@ def test_a_limit_of_somebody_elses_and_a_hold_that_stood_before_stay_as_they_are
 def test_a_hold_that_the_guard_counts_on_by_now_is_not_released_by_hand(journal: Journal) -> None:
     twin = interrupted(journal, EXPELLED, replicas=(1, 2))
     journal.lead("guard", now_ms=1, lease_ms=1_000, applies=True)
-    counts = Remembered(memory=Memory(hold=Hold(asked_ms=1, found=HOLD, seen_ms=1)))
+    counts = RememberedTopic(memory=Memory(hold=Hold(asked_ms=1, found=HOLD, seen_ms=1)))
     journal.remember_all({"orders": counts}, holder="guard", now_ms=1, looked_ms=1)
     assert planned(twin, journal)[-1] == "# the topic was held before, or the guard counts on it: the hold stays"
 

@@ -19,7 +19,7 @@ from headstone.errors import UsageError
 from headstone.guard.acting.release import Undo, carry_out_release, plan_release
 from headstone.guard.agents.listener import Agents
 from headstone.guard.agents.summary import FACT, agents_told, as_fact
-from headstone.guard.agents.truth import Truth
+from headstone.guard.agents.truth import AgentTruth
 from headstone.guard.answers import Answer, last_answer
 from headstone.guard.ledger.journal import Journal
 from headstone.guard.ledger.journal_values import KeptAlarm, Lease
@@ -30,7 +30,7 @@ from headstone.guard.loop.rounds import Round
 from headstone.guard.monitoring.current_status import ask_status, journal_status
 from headstone.guard.monitoring.log_lines import news
 from headstone.guard.monitoring.metrics import Counters, MetricsServer, metrics_text
-from headstone.guard.monitoring.status import GuardStatus, Held, TopicStatus, Waiting, status_document
+from headstone.guard.monitoring.status import GuardedTopicStatus, GuardStatus, Held, Waiting, status_document
 from headstone.guard.prometheus import escaped, metric
 from headstone.log.topic_partition import TopicPartition
 from tests.guard.reporting import Beside, Clock, looked, replica_report
@@ -118,7 +118,9 @@ def test_an_outage_of_many_partitions_is_a_few_lines_and_all_of_it_in_the_docume
         KeptAlarm(kind=AlarmKind.TOO_LATE, topic="orders", partition=n, broker=3, first_ms=70_000 - n)
         for n in range(430)
     )
-    topic = TopicStatus(topic="orders", partitions=(Status(partition=430, state=State.FINE), *late), waiting=waits)
+    topic = GuardedTopicStatus(
+        topic="orders", partitions=(Status(partition=430, state=State.FINE), *late), waiting=waits
+    )
     status = GuardStatus(
         cluster_id="c", now_ms=100_000, looked_ms=100_000, fresh=True, lease=None, topics=(topic,), alarms=alarms
     )  # fmt: skip
@@ -257,8 +259,8 @@ def test_a_hold_by_the_cluster_default_is_released_with_the_last_topic(journal: 
 HOUR_MS = 3_600_000
 
 
-def heard(mcco: int) -> Truth:
-    truth = Truth(clock=Clock(now_ms=1_700_000_000_000))
+def heard(mcco: int) -> AgentTruth:
+    truth = AgentTruth(clock=Clock(now_ms=1_700_000_000_000))
     looked(truth)
     for _ in range(2):
         for broker in (1, 2, 3):
@@ -266,7 +268,7 @@ def heard(mcco: int) -> Truth:
     return truth
 
 
-def answer(result: Round, journal: Journal, truth: Truth | None, *, later_ms: int = 0) -> Answer:
+def answer(result: Round, journal: Journal, truth: AgentTruth | None, *, later_ms: int = 0) -> Answer:
     now_ms, poll_ms = result.ended_ms + later_ms, MARGINS.poll_ms
     return last_answer(result, journal, Agents(truth), now_ms=now_ms, poll_ms=poll_ms)
 
@@ -315,7 +317,7 @@ HELD = Held(
 STATUS = GuardStatus(
     cluster_id="c", now_ms=10_000, looked_ms=8_000, fresh=True, lease=Lease(holder="a", until_ms=11_000, applies=True),
     topics=(
-        TopicStatus(
+        GuardedTopicStatus(
             topic='or"ders', partitions=(Status(partition=0, state=State.FINE), AWAY), held=HELD,
             waiting=(Waiting(partition=1, broker=3, since_ms=0, expelled_ms=None),),
         ),

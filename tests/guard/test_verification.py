@@ -10,15 +10,15 @@ import pytest
 
 from headstone.api.auditing import AuditSettings, audit_cluster
 from headstone.brokers.processes import wait_until
-from headstone.cluster.replicas import Copied
+from headstone.cluster.replicas import CopiedReplicas
 from headstone.coordination.guard_values import AlarmKind, Verdict, Verify
 from headstone.errors import CorruptLog, HeadstoneError, Unfinished
 from headstone.guard.ledger.journal import Journal
-from headstone.guard.ledger.journal_values import KeptAlarm, Reading
+from headstone.guard.ledger.journal_values import KeptAlarm, ReplicaReading
 from headstone.guard.loop.alarms import advice
 from headstone.guard.verification.background import Readings, reason_of
 from headstone.guard.verification.reasons import DIFFERENT_LOGS, WITHHELD
-from headstone.guard.verification.verdicts import Judged, read_replicas, verdicts_of
+from headstone.guard.verification.verdicts import JudgedReplica, read_replicas, verdicts_of
 from headstone.log.checkpoints import HIGH_WATERMARK, write_offsets
 from headstone.log.directory import find_partitions
 from headstone.log.topic_partition import TopicPartition
@@ -42,7 +42,7 @@ def judged(
     failures: dict[int, HeadstoneError] | None = None,
     stable: int = END,
     leader: int | None = None,
-) -> dict[int, Judged]:
+) -> dict[int, JudgedReplica]:
     """replicas: the log and the high watermark of each broker, the leader's first unless another one is named."""
     for broker, (terms, high_watermark) in replicas.items():
         history = History()
@@ -50,7 +50,7 @@ def judged(
         history.write_partition(root / str(broker), str(PARTITION))
         write_offsets(root / str(broker) / HIGH_WATERMARK, {PARTITION: high_watermark})
     name = str(PARTITION)
-    copied = Copied(
+    copied = CopiedReplicas(
         directories={broker: root / str(broker) for broker in replicas},
         stable={(name, broker): stable for broker in replicas}, leaders={name: leader or next(iter(replicas))},
         failures={(name, broker): error for broker, error in (failures or {}).items()},
@@ -59,7 +59,7 @@ def judged(
     return verdicts_of(copied, judgement_of(audit(groups, InProcess())[0]))
 
 
-def verdicts(judgements: dict[int, Judged]) -> dict[int, Verdict]:
+def verdicts(judgements: dict[int, JudgedReplica]) -> dict[int, Verdict]:
     return {broker: one.verdict for broker, one in judgements.items()}
 
 
@@ -67,14 +67,14 @@ def test_the_one_that_missed_a_deletion_is_wrong_and_the_others_are_right(tmp_pa
     found = judged(tmp_path, {1: (RIGHT, END), 2: (RIGHT, END), 3: (FORGOT, END)})
     assert verdicts(found) == {1: Verdict.RIGHT, 2: Verdict.RIGHT, 3: Verdict.WRONG}
     assert found[3].why.startswith("deleted-reappears of key k at offset 0 on broker 3: ")
-    assert found[1] == Judged(verdict=Verdict.RIGHT)
+    assert found[1] == JudgedReplica(verdict=Verdict.RIGHT)
 
 
 def test_who_has_not_heard_of_all_that_is_committed_is_not_judged(tmp_path: Path) -> None:
     found = judged(tmp_path, {1: (RIGHT, END), 3: (RIGHT, 4)})
     assert found == {
-        1: Judged(verdict=Verdict.RIGHT),
-        3: Judged(
+        1: JudgedReplica(verdict=Verdict.RIGHT),
+        3: JudgedReplica(
             verdict=Verdict.UNJUDGED,
             why="it has heard of what is committed up to 4 only, of 5: it was not compared beyond",
             behind=True,
@@ -112,12 +112,14 @@ def test_a_replica_that_cannot_be_read_says_nothing_of_the_others(tmp_path: Path
         tmp_path, {1: (RIGHT, END), 2: (RIGHT, END)}, failures={3: torn, 4: Unfinished("its address is unknown")}
     )
     assert found == {
-        1: Judged(verdict=Verdict.RIGHT), 2: Judged(verdict=Verdict.RIGHT),
-        3: Judged(
+        1: JudgedReplica(verdict=Verdict.RIGHT), 2: JudgedReplica(verdict=Verdict.RIGHT),
+        3: JudgedReplica(
             verdict=Verdict.UNJUDGED,
             why="its log is damaged: the replica on broker 3 was not read: 0.log, position 7, offset 1: no batch",
         ),
-        4: Judged(verdict=Verdict.UNJUDGED, why="the replica on broker 4 was not read: its address is unknown", read=False),
+        4: JudgedReplica(
+            verdict=Verdict.UNJUDGED, why="the replica on broker 4 was not read: its address is unknown", read=False
+        ),
     }  # fmt: skip
 
 
@@ -125,7 +127,7 @@ def test_followers_that_agree_are_not_right_while_their_leader_cannot_be_read(tm
     """Both may have missed the same deletion, or neither has heard of it yet."""
     gone = Unfinished("it said nothing for 10 s")
     found = judged(tmp_path, {2: (FORGOT, END), 3: (FORGOT, END)}, failures={1: gone}, leader=1)
-    unheard = Judged(verdict=Verdict.UNJUDGED, why="its leader, broker 1, was not read", behind=True)
+    unheard = JudgedReplica(verdict=Verdict.UNJUDGED, why="its leader, broker 1, was not read", behind=True)
     assert {broker: found[broker] for broker in (2, 3)} == {2: unheard, 3: unheard}
 
 
@@ -154,7 +156,7 @@ def test_logs_that_differ_nearly_everywhere_are_not_judged(tmp_path: Path) -> No
     other = f"N[k] {' '.join(f'N[b{i}]' for i in range(28))} +1 | N[z]"
     found = judged(tmp_path, {1: (topic, 31), 2: (topic, 31), 3: (other, 31)}, stable=31)
     why = "their contents differ nearly everywhere: at 28 of 30 offsets that both hold, 1 and 3 have different records"
-    assert found == dict.fromkeys((1, 2, 3), Judged(verdict=Verdict.UNJUDGED, why=f"{DIFFERENT_LOGS}: {why}"))
+    assert found == dict.fromkeys((1, 2, 3), JudgedReplica(verdict=Verdict.UNJUDGED, why=f"{DIFFERENT_LOGS}: {why}"))
 
 
 def test_a_broker_that_serves_less_than_its_records_say_is_not_judged(tmp_path: Path) -> None:
@@ -165,7 +167,7 @@ def test_a_broker_that_serves_less_than_its_records_say_is_not_judged(tmp_path: 
 
 def test_if_the_leader_was_not_read_nobody_is_judged(tmp_path: Path) -> None:
     gone = Unfinished("it said nothing for 10 s")
-    copied = Copied(directories={}, failures={("t-0", 1): gone, ("t-0", 3): gone})
+    copied = CopiedReplicas(directories={}, failures={("t-0", 1): gone, ("t-0", 3): gone})
     judged_nothing = verdicts_of(copied, judgement_of(PartitionAudit(partition="t-0")))
     assert verdicts(judged_nothing) == {1: Verdict.UNJUDGED, 3: Verdict.UNJUDGED}
 
@@ -183,7 +185,7 @@ def test_live_replicas_are_judged_as_the_audit_of_the_cluster_judges_them(tmp_pa
     assert partition.different is not None
     assert (outcome.verdict, partition.findings) == ("different-logs", ())
     why = f"{DIFFERENT_LOGS}: {partition.different}"
-    assert found == dict.fromkeys((1, 2), Judged(verdict=Verdict.UNJUDGED, why=why))
+    assert found == dict.fromkeys((1, 2), JudgedReplica(verdict=Verdict.UNJUDGED, why=why))
 
 
 A, B, C = (Verify(topic=topic, partition=0, broker=3) for topic in "abc")
@@ -198,12 +200,12 @@ class Wire:
         self.steps = threading.Semaphore(0)
         self.readings = Readings(self.read, journal, clock=lambda: 1, beside=True)
 
-    def read(self, wanted: Verify) -> dict[int, Judged]:
+    def read(self, wanted: Verify) -> dict[int, JudgedReplica]:
         self.begun.append(wanted.topic)
         assert self.steps.acquire(timeout=120)
         if wanted.topic == "a":
             raise Unfinished("it does not let itself be read")
-        return {wanted.broker: Judged(verdict=Verdict.RIGHT)}
+        return {wanted.broker: JudgedReplica(verdict=Verdict.RIGHT)}
 
     def close(self) -> None:
         self.readings.end()
@@ -256,10 +258,10 @@ def test_a_look_at_one_topic_takes_nothing_from_the_others(wire: Wire) -> None:
 def test_a_reading_that_fails_in_whatever_way_is_noted_and_the_next_one_is_read(
     journal: Journal, error: Exception
 ) -> None:
-    def read(wanted: Verify) -> dict[int, Judged]:
+    def read(wanted: Verify) -> dict[int, JudgedReplica]:
         if wanted.topic == "a":
             raise error
-        return {wanted.broker: Judged(verdict=Verdict.RIGHT)}
+        return {wanted.broker: JudgedReplica(verdict=Verdict.RIGHT)}
 
     readings = Readings(read, journal, clock=lambda: 1, beside=True)
     readings.want([A, B], TOPICS)
@@ -272,13 +274,13 @@ def test_a_reading_that_fails_in_whatever_way_is_noted_and_the_next_one_is_read(
 def test_readings_go_on_after_the_journal_was_locked(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[str] = []
 
-    def read(wanted: Verify) -> dict[int, Judged]:
+    def read(wanted: Verify) -> dict[int, JudgedReplica]:
         begun.append(wanted.topic)
-        return {wanted.broker: Judged(verdict=Verdict.RIGHT)}
+        return {wanted.broker: JudgedReplica(verdict=Verdict.RIGHT)}
 
     note = journal.note_reading
 
-    def locked(topic: str, reading: Reading) -> None:
+    def locked(topic: str, reading: ReplicaReading) -> None:
         if topic == "a":
             raise Unfinished("the journal cannot be written: database is locked")
         note(topic, reading)
@@ -299,11 +301,11 @@ def test_a_reading_is_as_old_as_its_beginning_and_not_as_its_end(journal: Journa
     """It takes minutes: what happened meanwhile may have come behind what was read already."""
     times_ms = iter([1000, 2000, 3000, 4000])
 
-    def read(wanted: Verify) -> dict[int, Judged]:
+    def read(wanted: Verify) -> dict[int, JudgedReplica]:
         next(times_ms)
         if wanted == B:
             raise Unfinished("it does not let itself be read")
-        return {broker: Judged(verdict=Verdict.RIGHT) for broker in (2, 3)}
+        return {broker: JudgedReplica(verdict=Verdict.RIGHT) for broker in (2, 3)}
 
     readings = Readings(read, journal, clock=lambda: next(times_ms), beside=False)
     readings.want([A], TOPICS)

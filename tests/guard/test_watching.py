@@ -28,8 +28,8 @@ from headstone.errors import Unfinished, UsageError
 from headstone.guard.acting.deleted_topics import PURGE_MS
 from headstone.guard.check.facts import learnt_outage_ms
 from headstone.guard.ledger.journal import Journal
-from headstone.guard.ledger.journal_values import Lease, Reading
-from headstone.guard.ledger.outages import Outage, ended, longest_noted
+from headstone.guard.ledger.journal_values import Lease, ReplicaReading
+from headstone.guard.ledger.outages import ReplicaOutage, ended, longest_noted
 from headstone.guard.looks.look import Look
 from headstone.guard.loop.alarms import CLUSTER_LOST, JOURNAL_LOST, OTHER_TOPICS, REFUSED, UNSEEN
 from headstone.guard.loop.rounds import Round
@@ -330,7 +330,7 @@ def test_a_replica_that_cannot_be_judged_is_read_again_after_a_while(journal: Jo
     guard = holding(twin, journal, verdict=None)
     twin.start(3)
     after(twin, guard, 1_000)
-    journal.note_reading("orders", Reading(partition=0, broker=3, verdict=Verdict.UNJUDGED, read_ms=twin.now_ms))
+    journal.note_reading("orders", ReplicaReading(partition=0, broker=3, verdict=Verdict.UNJUDGED, read_ms=twin.now_ms))
     result = after(twin, guard, 1_000)
     assert (kinds(result), states(result), result.done) == ([AlarmKind.UNJUDGED], [State.UNJUDGED], ())
     result = after(twin, guard, 600_000)
@@ -544,7 +544,7 @@ def test_an_outage_counts_from_the_departure_and_not_from_the_hold(journal: Jour
     outage(twin, journal, hours=30)
     assert journal.changes()[0].reason.startswith("behind")
     back_ms = START_MS + 30 * HOUR_MS + MARGINS.effect_ms
-    longest = Outage(topic="orders", broker=3, from_ms=START_MS - MARGINS.metadata_age_ms, until_ms=back_ms)
+    longest = ReplicaOutage(topic="orders", broker=3, from_ms=START_MS - MARGINS.metadata_age_ms, until_ms=back_ms)
     assert longest_noted(journal) == longest
     assert learnt_outage_ms(journal, now_ms=twin.now_ms) == longest.span_ms
 
@@ -578,7 +578,7 @@ def test_a_guard_that_only_watches_learns_too_and_one_that_began_late_what_it_sa
     after(twin, guard, 3 * HOUR_MS)
     twin.start(3)
     after(twin, guard, HOUR_MS)
-    assert longest_noted(journal) == Outage(topic="orders", broker=3, from_ms=START_MS, until_ms=twin.now_ms)
+    assert longest_noted(journal) == ReplicaOutage(topic="orders", broker=3, from_ms=START_MS, until_ms=twin.now_ms)
 
 
 @pytest.mark.parametrize(
@@ -598,7 +598,7 @@ def test_a_new_copy_one_that_nobody_saw_away_and_one_that_is_back_or_taken_out_a
 def test_who_is_taken_out_of_the_assignment_was_away_until_then() -> None:
     away = Away(partition=0, broker=3, since_ms=5, complete_ms=2)
     expelled = Away(partition=0, broker=3, since_ms=5, complete_ms=2, order=(1, 2, 3))
-    wanted = [Outage(topic="orders", broker=3, from_ms=2, until_ms=90)]
+    wanted = [ReplicaOutage(topic="orders", broker=3, from_ms=2, until_ms=90)]
     assert list(ended("orders", Memory(away=(away,)), Memory(away=(expelled,)), 90)) == wanted
     assert list(ended("orders", Memory(away=(away,)), Memory(), 90)) == wanted
     assert list(ended("orders", Memory(away=(away,)), Memory(away=(away,)), 90)) == []

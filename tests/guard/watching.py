@@ -8,18 +8,18 @@ from typing import Any
 
 from headstone.coordination.guard_values import State, Verdict, Verify
 from headstone.guard.ledger.journal import Journal
-from headstone.guard.loop.rounds import Round, Settings
+from headstone.guard.loop.rounds import GuardSettings, Round
 from headstone.guard.loop.watcher import Watcher
 from headstone.guard.readmission.automatic import OwnReadmissions
-from headstone.guard.readmission.driver import Means
-from headstone.guard.readmission.plan import Limits
+from headstone.guard.readmission.driver import ReadmissionMeans
+from headstone.guard.readmission.plan import CopyLimits
 from headstone.guard.verification.background import Readings
-from headstone.guard.verification.verdicts import Judged
+from headstone.guard.verification.verdicts import JudgedReplica
 from tests.guard.world import DAY_MS, MARGINS, ClusterTwin
 
-ACTS = Settings(name="a", margins=MARGINS, applies=True)
+ACTS = GuardSettings(name="a", margins=MARGINS, applies=True)
 DRY = replace(ACTS, applies=False)
-LIMITS = Limits(copy_bytes_per_second=7_000)
+LIMITS = CopyLimits(copy_bytes_per_second=7_000)
 OWN = {"min.cleanable.dirty.ratio": "0.1"}
 
 
@@ -27,21 +27,21 @@ def interrupted(seconds: float) -> None:
     raise KeyboardInterrupt
 
 
-def means_of(twin: ClusterTwin, journal: Journal, **how: Any) -> Means:
+def means_of(twin: ClusterTwin, journal: Journal, **how: Any) -> ReadmissionMeans:
     """Of a readmission; interrupted where it would wait, unless told otherwise."""
     how = {"pause": interrupted, "tell": lambda line: None, **how}
-    return Means(
+    return ReadmissionMeans(
         admin=twin, connection=None, journal=journal, work=journal.path.parent, clock_ms=twin.clock, steady=twin.clock, **how
     )  # type: ignore[arg-type]  # fmt: skip
 
 
 def watcher(
-    twin: ClusterTwin, journal: Journal, settings: Settings = ACTS, *, verdict: Verdict | None = Verdict.RIGHT,
-    tell: Callable[[str], None] = print, limits: Limits = LIMITS, why: str = "",
+    twin: ClusterTwin, journal: Journal, settings: GuardSettings = ACTS, *, verdict: Verdict | None = Verdict.RIGHT,
+    tell: Callable[[str], None] = print, limits: CopyLimits = LIMITS, why: str = "",
 ) -> Watcher:  # fmt: skip
-    def judged(wanted: Verify) -> dict[int, Judged]:
-        others = dict.fromkeys((1, 2, 3), Judged(verdict=Verdict.RIGHT))
-        return {**others, wanted.broker: Judged(verdict=verdict or Verdict.RIGHT, why=why)}
+    def judged(wanted: Verify) -> dict[int, JudgedReplica]:
+        others = dict.fromkeys((1, 2, 3), JudgedReplica(verdict=Verdict.RIGHT))
+        return {**others, wanted.broker: JudgedReplica(verdict=verdict or Verdict.RIGHT, why=why)}
 
     read = Readings(judged, journal, clock=twin.clock, beside=False)
     means = means_of(twin, journal, pause=lambda seconds: None, limits=limits, tell=tell)
@@ -83,7 +83,7 @@ def held_at_half_a_day(twin: ClusterTwin, guard: Watcher, broker: int = 3) -> Ro
     return result
 
 
-def holding(twin: ClusterTwin, journal: Journal, settings: Settings = ACTS, **how: Any) -> Watcher:
+def holding(twin: ClusterTwin, journal: Journal, settings: GuardSettings = ACTS, **how: Any) -> Watcher:
     """Broker 3 has been away for half a day, and the others have just been asked whether they have the hold."""
     guard = watcher(twin, journal, settings, **how)
     held_at_half_a_day(twin, guard)

@@ -27,7 +27,7 @@ from headstone.lake.metastore.commits import Append, CommitRefused
 from headstone.lake.metastore.database import connected
 from headstone.lake.metastore.metastore import Metastore
 from headstone.log.topic_partition import TopicPartition
-from headstone.storage.stores import PART_BYTES, Sink, Store
+from headstone.storage.stores import PART_BYTES, ByteSink, Store
 
 START_MS = 10_000
 STEPS_MAX = 100_000
@@ -214,7 +214,7 @@ class BatonStore(Store):
         self._baton = baton
 
     @contextmanager
-    def writing(self, path: str, *, part_bytes: int = PART_BYTES) -> Iterator[Sink]:
+    def writing(self, path: str, *, part_bytes: int = PART_BYTES) -> Iterator[ByteSink]:
         self._baton.pause(f"{UPLOAD} of {path} begins")
         with super().writing(path, part_bytes=part_bytes) as sink:
             yield sink

@@ -39,7 +39,7 @@ from headstone.lake.lake import Lake, adopt_lake, create_lake, joined, metastore
 from headstone.lake.metastore.commits import Append
 from headstone.lake.metastore.erasure_steps import CAME_AGAIN, CAME_LATER, ERASED, NEVER_SEEN
 from headstone.lake.metastore.erasures import Erasure, Erasures
-from headstone.lake.metastore.identity import Copied, adopt
+from headstone.lake.metastore.identity import MetastoreCopied, adopt
 from headstone.lake.metastore.journal import SetBack, expect_current, record
 from headstone.lake.metastore.journal_names import is_journal_path
 from headstone.lake.metastore.losses import losses
@@ -285,7 +285,7 @@ class Life:
                 open_lake(self.url).close()
             else:
                 unchecked_lake(url).close()
-                with pytest.raises(Copied):
+                with pytest.raises(MetastoreCopied):
                     open_lake(url)
             self.counts["backups that were not old"] += 1
         self._rebuild(url, None)

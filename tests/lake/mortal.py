@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
-from headstone.storage.stores import PART_BYTES, Sink, Store
+from headstone.storage.stores import PART_BYTES, ByteSink, Store
 from tests.lake.databases import new_database
 
 LOWERED = {
@@ -57,7 +57,7 @@ class MortalStore(Store):
             super().delete([path])
 
     @contextmanager
-    def writing(self, path: str, *, part_bytes: int = PART_BYTES) -> Iterator[Sink]:
+    def writing(self, path: str, *, part_bytes: int = PART_BYTES) -> Iterator[ByteSink]:
         with super().writing(path, part_bytes=part_bytes) as sink:
             yield sink
             self._count()

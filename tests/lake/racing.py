@@ -23,7 +23,7 @@ from headstone.lake.jobs.upkeep import Upkeep
 from headstone.lake.jobs.worker import Worker
 from headstone.lake.lake import Lake, open_lake
 from headstone.pipeline.inprocess import InProcess
-from headstone.storage.stores import Sink, Store
+from headstone.storage.stores import ByteSink, Store
 
 LEASE_MS = 40
 """Shorter than a job: two workers on one partition are the rule here."""
@@ -38,7 +38,7 @@ class FailingStore(Store):
     chance = random.Random(0)
 
     @contextmanager
-    def writing(self, path: str, *, part_bytes: int = 8 << 20) -> Iterator[Sink]:
+    def writing(self, path: str, *, part_bytes: int = 8 << 20) -> Iterator[ByteSink]:
         with super().writing(path, part_bytes=part_bytes) as sink:
             yield sink
             if self.chance.random() < 0.1:

@@ -20,7 +20,7 @@ from headstone.lake.lake import Lake
 from headstone.lake.metastore.commits import Append, Claim
 from headstone.lake.metastore.leader_epochs import known_leader_epochs, merged, note_leader_epochs, within
 from headstone.lake.transfer.export import Exported, plan_export, segment_works, write_segments
-from headstone.lake.transfer.export_cluster import Broker, brokers_of, new_topics, placed
+from headstone.lake.transfer.export_cluster import TargetBroker, brokers_of, new_topics, placed
 from headstone.lake.transfer.export_plan import PLAN_FILE
 from headstone.lake.transfer.export_run import ExportEnded, requested, run_export
 from headstone.log import checkpoints
@@ -390,7 +390,7 @@ def test_several_directories_are_those_of_different_brokers(tmp_path: Path) -> N
     with pytest.raises(UsageError, match="must belong to different brokers"):
         brokers_of([tmp_path, tmp_path / "other"])
     with pytest.raises(UsageError, match="there are 1 log directories"):
-        placed([], [Broker(log_dir=tmp_path, node=None)], copies=2)
+        placed([], [TargetBroker(log_dir=tmp_path, node=None)], copies=2)
 
 
 def test_the_verb_plans_writes_and_refuses(scene: Scene, tmp_path: Path, said: Said) -> None:

@@ -17,7 +17,7 @@ from headstone.lake.jobs.collection import collect, garbage
 from headstone.lake.jobs.rebuild import open_for_rebuild, rebuild
 from headstone.lake.lake import Lake, adopt_lake, create_lake, directory_url, open_lake, unchecked_lake
 from headstone.lake.metastore import identity
-from headstone.lake.metastore.identity import Copied, Place, adopt, is_copy, is_whole_copy
+from headstone.lake.metastore.identity import LakePlace, MetastoreCopied, adopt, is_copy, is_whole_copy
 from headstone.lake.metastore.journal import SetBack
 from headstone.lake.metastore.listeners import Listeners
 from headstone.lake.topics import drop_topic
@@ -145,7 +145,7 @@ def test_a_copy_of_the_metastore_is_refused_before_it_changes_anything(
     back_up(lake, metastore_url)
     before = files(tmp_path / "elsewhere")
     for _ in range(2):
-        with pytest.raises(Copied, match=r"is a copy of .* lake adopt"):
+        with pytest.raises(MetastoreCopied, match=r"is a copy of .* lake adopt"):
             open_lake(another(metastore_url))
     assert files(tmp_path / "elsewhere") == before
     open_lake(metastore_url).close()
@@ -179,7 +179,7 @@ def test_an_original_that_knows_all_of_the_journal_is_refused_by_the_token(lake:
     copy.metastore.after_commit = Listeners()
     adopt(copy.metastore, copy.store)
     copy.close()
-    with pytest.raises(Copied, match=r"was taken over by the metastore .*other"):
+    with pytest.raises(MetastoreCopied, match=r"was taken over by the metastore .*other"):
         open_lake(metastore_url)
     adopt_lake(metastore_url).close()
     open_lake(metastore_url).close()
@@ -192,13 +192,13 @@ def test_a_metastore_that_was_moved_and_not_copied_goes_on(lake: Lake, metastore
     file.rename(tmp_path / "renamed.db")
     open_lake(f"sqlite:///{tmp_path / 'renamed.db'}").close()
     shutil.copy(tmp_path / "renamed.db", file)
-    with pytest.raises(Copied):
+    with pytest.raises(MetastoreCopied):
         open_lake(metastore_url)
     open_lake(f"sqlite:///{tmp_path / 'renamed.db'}").close()
     shutil.copy(tmp_path / "renamed.db", tmp_path / "back.db")
     (tmp_path / "renamed.db").rename(tmp_path / "aside.db")
     (tmp_path / "back.db").rename(tmp_path / "renamed.db")
-    with pytest.raises(Copied):  # the file that it was, and another one is in its place
+    with pytest.raises(MetastoreCopied):  # the file that it was, and another one is in its place
         open_lake(f"sqlite:///{tmp_path / 'aside.db'}")
     open_lake(f"sqlite:///{tmp_path / 'renamed.db'}").close()
 
@@ -314,7 +314,7 @@ def test_a_lake_that_was_rebuilt_and_not_adopted_yet_says_so(lake: Lake, tmp_pat
     again = open_for_rebuild(url, lake.store.url)
     rebuild(again)
     again.close()
-    with pytest.raises(Copied, match="lake adopt"):
+    with pytest.raises(MetastoreCopied, match="lake adopt"):
         open_lake(url)
     assert main(["lake", "adopt", url]) == 0
     open_lake(url).close()
@@ -348,9 +348,9 @@ def test_a_copy_is_another_file_or_database_over_the_same_objects(
     before: dict[str, str], now: dict[str, str], copied: bool
 ) -> None:
     for store in (OBJECTS, {}):
-        places = [Place(metastore=facts, store=store) for facts in (before, now)]
+        places = [LakePlace(metastore=facts, store=store) for facts in (before, now)]
         assert is_copy(*places, shared_with_original=False) == copied
         assert not is_whole_copy(*places)
-    places = [Place(metastore=before, store=OBJECTS), Place(metastore=now, store=OTHER_OBJECTS)]
+    places = [LakePlace(metastore=before, store=OBJECTS), LakePlace(metastore=now, store=OTHER_OBJECTS)]
     assert not is_copy(*places, shared_with_original=False)
     assert is_whole_copy(*places) == bool(before)

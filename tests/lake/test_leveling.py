@@ -19,7 +19,7 @@ from headstone.lake.jobs.compaction import compact_partitions
 from headstone.lake.jobs.job import RENEW_MS, Stopped
 from headstone.lake.jobs.leased_jobs import level_leased
 from headstone.lake.jobs.leveling import SMALL, level_partitions, runs_to_merge, with_small_extents
-from headstone.lake.jobs.rewriting import RewriteWork, rewrite
+from headstone.lake.jobs.rewriting import ExtentRewrite, rewrite
 from headstone.lake.jobs.turns import Turn
 from headstone.lake.jobs.worker import HARD, RUN, SOFT, Worker
 from headstone.lake.lake import Lake
@@ -308,7 +308,7 @@ def test_retention_counts_from_the_newest_of_the_extents_that_became_one(lake: L
         replace(extent, max_timestamp_ms=newest_ms, oldest_timestamp_ms=newest_ms)
         for extent, newest_ms in zip(lake.metastore.partition(at).extents, stamps, strict=True)
     ]
-    work = RewriteWork(
+    work = ExtentRewrite(
         store=lake.store, lake_id=lake.metastore.lake_id, topic_partition=at, object_id="one", extents=tuple(extents),
         start_offset=0,
     )  # fmt: skip

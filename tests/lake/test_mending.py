@@ -27,8 +27,8 @@ from headstone.lake.jobs.store_check import (
     JOURNAL,
     KEYS,
     OBJECT,
-    Finding,
     StoreCheck,
+    StoreFinding,
     check_store,
 )
 from headstone.lake.lake import Lake, create_lake, metastore_url, open_lake
@@ -56,7 +56,7 @@ def first_marked(lake: Lake) -> Extent:
     return next(extent for extent in lake.metastore.partition(AT).extents if extent.dead_object is not None)
 
 
-def found_now(lake: Lake) -> list[Finding]:
+def found_now(lake: Lake) -> list[StoreFinding]:
     """Of every byte, but for what is only of the past."""
     return [finding for finding in deep(lake).findings if not finding.past]
 

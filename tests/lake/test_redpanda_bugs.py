@@ -28,7 +28,7 @@ from headstone.lake.transfer.reading import record_batches
 from headstone.log.directory import LOG, find_partitions, numbered
 from headstone.log.encoding import BatchHead, Columns, batch_bytes, encode_section
 from headstone.pipeline.inprocess import InProcess
-from headstone.storage.stores import Sink, Store
+from headstone.storage.stores import ByteSink, Store
 from tests.lake.oracle import eligibility_of
 from tests.lake.scene import AT, RETENTION_MS, Scene
 from tests.lake.single import level_partition
@@ -38,7 +38,7 @@ class BreakingStore(Store):
     """Uploads break off behind the first bytes."""
 
     @contextmanager
-    def writing(self, path: str, *, part_bytes: int = 8 << 20) -> Iterator[Sink]:
+    def writing(self, path: str, *, part_bytes: int = 8 << 20) -> Iterator[ByteSink]:
         with super().writing(path, part_bytes=part_bytes) as sink:
             sink.write(b"some bytes")
             raise Unfinished(f"{path}: 503 slow down")

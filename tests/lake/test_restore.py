@@ -26,7 +26,7 @@ from headstone.lake.transfer.offset_map import OffsetMap, read_map
 from headstone.lake.transfer.offset_runs import GrowingRuns, Runs, translated
 from headstone.lake.transfer.reading import records
 from headstone.lake.transfer.restore import Restored, finished_map, translate_group
-from headstone.lake.transfer.restore_request import Means, RestoreRequest
+from headstone.lake.transfer.restore_request import RestoreMeans, RestoreRequest
 from headstone.lake.transfer.restore_run import RestoreRun, restore_document, run_restore
 from headstone.lake.transfer.restored_contents import ROW, Comparison, Contents, compared, digest_of
 from headstone.log.listing import RecordEntry
@@ -416,12 +416,12 @@ def test_a_groups_offsets_are_read_from_the_lake_where_the_cluster_has_none() ->
 
 
 @contextmanager
-def means() -> Iterator[Means]:
-    yield Means(engine=InProcess(1), board=None, stop=never)
+def means() -> Iterator[RestoreMeans]:
+    yield RestoreMeans(engine=InProcess(1), board=None, stop=never)
 
 
 @contextmanager
-def no_means() -> Iterator[Means]:
+def no_means() -> Iterator[RestoreMeans]:
     raise AssertionError("an engine is started for nothing")
     yield
 

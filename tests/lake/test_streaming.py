@@ -24,7 +24,7 @@ from headstone.lake.metastore.commits import CommitRefused
 from headstone.lake.metastore.leader_epochs import known_leader_epochs
 from headstone.lake.metastore.surveys import record_bytes
 from headstone.lake.topics import TopicFacts, drop_topic
-from headstone.lake.transfer.landing import Followed, LandTask, ObjectSize
+from headstone.lake.transfer.landing import FollowedTopics, LandTask, ObjectSize
 from headstone.lake.transfer.live import ReadTopics, expect_ids, facts_of, offsets_to_come, prepare
 from headstone.lake.transfer.reading import records
 from headstone.log import codecs
@@ -95,7 +95,7 @@ def land(lake: Lake, batch: Batch, ends: dict[tuple[str, int], int], size: int =
     read_until = {TopicPartition(*partition): end for partition, end in ends.items()}
     options = StreamOptions(source={}, extent_bytes=200, **more)
     learned = ObjectSize(size, records=1, bytes=1)
-    followed = Followed(lake, dict.fromkeys(lake.metastore.partitions(), 0))
+    followed = FollowedTopics(lake, dict.fromkeys(lake.metastore.partitions(), 0))
     return land_batch(lake, followed, batch, read_until, options, learned, lambda: 5)  # type: ignore[arg-type]
 
 
@@ -255,7 +255,7 @@ def test_a_policy_that_changes_in_kafka_changes_in_the_lake(lake: Lake) -> None:
 def test_a_run_begins_where_the_lake_ends_or_where_the_log_begins(lake: Lake) -> None:
     land(lake, Batch([rows(0, 0, 1, 2)]), {})
     starts = {AT: 1, SECOND: 7}
-    assert Followed(lake, starts).unread() == {AT: 3, SECOND: 7}
+    assert FollowedTopics(lake, starts).unread() == {AT: 3, SECOND: 7}
 
 
 def test_offsets_far_apart_are_extents_of_their_own(lake: Lake) -> None:
@@ -342,7 +342,7 @@ class Run:
     """Micro-batches of one run, one after the other."""
 
     lake: Lake
-    followed: Followed
+    followed: FollowedTopics
 
     def land(self, batch: Batch, ends: dict[TopicPartition, int], **more: Any) -> dict[TopicPartition, int]:
         """With one object per offset, at most."""
@@ -355,7 +355,7 @@ class Run:
 
 @pytest.fixture
 def run(lake: Lake) -> Run:
-    return Run(lake=lake, followed=Followed(lake, {AT: 0, SECOND: 0}))
+    return Run(lake=lake, followed=FollowedTopics(lake, {AT: 0, SECOND: 0}))
 
 
 def test_a_tombstone_that_is_written_here_beside_a_run_takes_the_place_of_no_record(run: Run) -> None:
@@ -369,7 +369,7 @@ def test_a_tombstone_that_is_written_here_beside_a_run_takes_the_place_of_no_rec
         with pytest.raises(UsageError, match=r"t: records were written to it in the lake .* ingest into a new lake"):
             run.land(batch, ends, before_commit=erase)
         assert (offsets(run.lake, 0), offsets(run.lake, 1)) == (list(range(11)), [])
-        run = Run(lake=run.lake, followed=Followed(run.lake, {AT: 0, SECOND: 0}))
+        run = Run(lake=run.lake, followed=FollowedTopics(run.lake, {AT: 0, SECOND: 0}))
     assert run.lake.metastore.check() == []
 
 
@@ -408,7 +408,7 @@ def test_a_run_goes_on_where_it_was_itself(run: Run) -> None:
     run.land(Batch([rows(0, 0, 1)]), {AT: 4, SECOND: 3})
     run.land(Batch([]), {AT: 8, SECOND: 3})
     assert run.land(Batch([rows(0, 9)]), {AT: 10, SECOND: 3}) == {AT: 1}
-    beside = Run(lake=run.lake, followed=Followed(run.lake, {AT: 0}))
+    beside = Run(lake=run.lake, followed=FollowedTopics(run.lake, {AT: 0}))
     beside.land(Batch([rows(0, 10)]), {AT: 11})
     with pytest.raises(UsageError, match="the lake ends at 11, but this run left it at 10: another process"):
         run.land(Batch([rows(0, 11)]), {AT: 12})
@@ -417,12 +417,12 @@ def test_a_run_goes_on_where_it_was_itself(run: Run) -> None:
 
 def test_the_lakes_log_begins_where_kafkas_log_begins(lake: Lake) -> None:
     """With the first records; what Kafka lets go later stays. A few ids are enough, however high the offsets are."""
-    run = Run(lake=lake, followed=Followed(lake, {AT: 1000, SECOND: 7}))
+    run = Run(lake=lake, followed=FollowedTopics(lake, {AT: 1000, SECOND: 7}))
     run.land(Batch([rows(0, 1000, 1004)]), {AT: 1010, SECOND: 7})
     assert lake.metastore.log_ends([AT, SECOND]) == {AT: (1000, 1010), SECOND: (0, 0)}
     run.land(Batch([rows(0, 1012)], [rows(1, 9)]), {AT: 1013, SECOND: 10})
     assert lake.metastore.log_ends([AT, SECOND]) == {AT: (1000, 1013), SECOND: (7, 10)}
-    later = Run(lake=lake, followed=Followed(lake, {AT: 1011, SECOND: 10}))
+    later = Run(lake=lake, followed=FollowedTopics(lake, {AT: 1011, SECOND: 10}))
     later.land(Batch([rows(0, 1013)], [rows(1, 10)]), {AT: 1014, SECOND: 11})
     assert lake.metastore.log_ends([AT, SECOND]) == {AT: (1000, 1014), SECOND: (7, 11)}
     assert (offsets(lake, 0), offsets(lake, 1), lake.metastore.check()) == ([1000, 1004, 1012, 1013], [9, 10], [])
@@ -436,7 +436,7 @@ def test_a_log_that_was_emptied_begins_anew_where_kafkas_log_begins(run: Run) ->
         prepare(run.lake, facts)
     run.lake.metastore.start_at(AT, 10, now_ms=6)
     prepare(run.lake, facts)
-    later = Run(lake=run.lake, followed=Followed(run.lake, {AT: 20, SECOND: 0}))
+    later = Run(lake=run.lake, followed=FollowedTopics(run.lake, {AT: 20, SECOND: 0}))
     later.land(Batch([rows(0, 20)]), {AT: 30, SECOND: 0})
     assert (run.lake.metastore.log_ends([AT]), run.lake.metastore.check()) == ({AT: (20, 30)}, [])
 

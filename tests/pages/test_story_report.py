@@ -12,8 +12,17 @@ from headstone.pages.drawing import WIDTH
 from headstone.pages.story_report import PROBLEM, TITLE, report_html
 from headstone.retention.policy import COORDINATED, KAFKA, RULES
 from headstone.sim.batches import EMPTIED
-from headstone.sim.checkers import Finding
-from headstone.sim.stories import STORIES, TRANSACTIONAL, VALUE, ReplicaView, Scene, Telling, show_table, tell_story
+from headstone.sim.checkers import CheckerFinding
+from headstone.sim.stories import (
+    STORIES,
+    TRANSACTIONAL,
+    VALUE,
+    ReplicaView,
+    StoryScene,
+    Telling,
+    show_table,
+    tell_story,
+)
 
 VOID = {"meta", "br"}
 HOSTILE = """<b>&"'</svg><script>"""
@@ -119,7 +128,7 @@ def replica(**facts: object) -> ReplicaView:
 
 
 def told(*views: ReplicaView, **facts: object) -> Telling:
-    scene = Scene(hours=0, title="title", lesson="lesson", replicas=views)
+    scene = StoryScene(hours=0, title="title", lesson="lesson", replicas=views)
     given = {"variant": "a-story", "about": "about", "rules": KAFKA, "scenes": [scene]}
     return Telling(**(given | facts))  # type: ignore[arg-type]
 
@@ -308,8 +317,8 @@ def test_nothing_is_drawn_outside_the_drawing() -> None:
 
 def test_text_from_outside_stays_text() -> None:
     view = replica(log=(f"0:{HOSTILE}={HOSTILE}",), table={HOSTILE: HOSTILE})
-    scene = Scene(hours=1, title=HOSTILE, lesson=HOSTILE, replicas=(view,))
-    finding = Finding(kind=HOSTILE, where=HOSTILE, text=HOSTILE)
+    scene = StoryScene(hours=1, title=HOSTILE, lesson=HOSTILE, replicas=(view,))
+    finding = CheckerFinding(kind=HOSTILE, where=HOSTILE, text=HOSTILE)
     telling = told(
         variant=HOSTILE, about=HOSTILE, rules=HOSTILE, scenes=[scene], findings=[finding], expected={HOSTILE: HOSTILE}
     )
@@ -358,6 +367,6 @@ def test_marks_close_together_turn_their_labels_away_from_each_other() -> None:
 
 
 def test_a_correct_telling_is_not_red() -> None:
-    corrupt = told(replica(), findings=[Finding(kind="kind", where="broker 0", text="serves k=v")])
+    corrupt = told(replica(), findings=[CheckerFinding(kind="kind", where="broker 0", text="serves k=v")])
     assert drawn(corrupt).one("p", "verdict").classes == ["verdict", "corrupt"]
     assert drawn(replace(corrupt, findings=[])).one("p", "verdict").classes == ["verdict", "correct"]

@@ -9,7 +9,7 @@ import pytest
 
 from headstone.errors import Unfinished
 from headstone.pipeline import inprocess, splitting
-from headstone.pipeline.blob_spool import BlobSpool, Place
+from headstone.pipeline.blob_spool import BlobSpool, SpooledBlob
 from headstone.pipeline.inprocess import InProcess
 from headstone.pipeline.progress import Meter
 
@@ -25,7 +25,7 @@ def test_a_spool_that_lost_bytes_ends_the_job() -> None:
     with BlobSpool() as spool:
         (place,) = spool.put([b"abc"])
         with pytest.raises(Unfinished, match="lost 2 bytes"):
-            spool.read(Place(place.start + 2, place.size))
+            spool.read(SpooledBlob(place.start + 2, place.size))
 
 
 @dataclass(frozen=True)

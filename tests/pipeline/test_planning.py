@@ -15,7 +15,7 @@ from headstone.log.reading import Batches, SegmentFile
 from headstone.log.snapshots import ProducerEntry, write_snapshot
 from headstone.pipeline import planning
 from headstone.pipeline.inprocess import InProcess
-from headstone.pipeline.planning import Candidate, Remembered, as_candidate, survey_directory, survey_peers
+from headstone.pipeline.planning import Candidate, RememberedWalk, as_candidate, survey_directory, survey_peers
 from headstone.retention.policy import Policy
 from headstone.retention.survey import walk_file
 from tests.logs import write_log
@@ -134,7 +134,7 @@ def test_a_second_walk_reads_nothing_again_and_sees_the_same_up_to_any_limit(
 
     monkeypatch.setattr(planning, "walk_file", counted)
     files = list_segments(directory(replica(tmp_path, "N[a] N[b] N[c] N[d] N[e] | N[f]")))
-    walk = Remembered()
+    walk = RememberedWalk()
     for _ in range(3):
         for file in files:
             seen, expected = (

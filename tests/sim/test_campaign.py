@@ -11,7 +11,7 @@ import pytest
 
 from headstone.retention.policy import COORDINATED, KAFKA
 from headstone.sim.broker import Parts
-from headstone.sim.campaign import Settings, campaign, shortened
+from headstone.sim.campaign import CampaignSettings, campaign, shortened
 from headstone.sim.checkers import CORRUPTIONS
 from headstone.sim.mutants import MUTANTS
 from headstone.sim.ordeals import Ordeals
@@ -22,17 +22,17 @@ from headstone.sim.tallies import Tally
 STEPS = 200
 
 
-def ran(first: int, count: int, settings: Settings, *, stop_early: bool = False) -> Tally:
+def ran(first: int, count: int, settings: CampaignSettings, *, stop_early: bool = False) -> Tally:
     return campaign(first, count, settings, jobs=2, stop_early=stop_early, tell=lambda tally: None)
 
 
 def test_kafkas_rule_shows_all_four_corruptions() -> None:
-    tally = ran(0, 500, Settings(rules=KAFKA, steps=STEPS))
+    tally = ran(0, 500, CampaignSettings(rules=KAFKA, steps=STEPS))
     assert {violation.finding.kind for violation in tally.violations} == set(CORRUPTIONS)
 
 
 def test_the_coordinated_rule_shows_none() -> None:
-    tally = ran(0, 300, Settings(rules=COORDINATED, steps=STEPS))
+    tally = ran(0, 300, CampaignSettings(rules=COORDINATED, steps=STEPS))
     assert tally.violations == []
     assert tally.seeds == 300
     assert set(tally.faults) == FAULTS
@@ -40,14 +40,14 @@ def test_the_coordinated_rule_shows_none() -> None:
 
 def test_the_coordinated_rule_shows_none_on_fresh_seeds() -> None:
     first = random.SystemRandom().randrange(10**9, 2 * 10**9)
-    tally = ran(first, 150, Settings(rules=COORDINATED, steps=STEPS))
+    tally = ran(first, 150, CampaignSettings(rules=COORDINATED, steps=STEPS))
     replays = [f"headstone simulate --seed {v.seed} --seeds 1 --steps {STEPS}: {v.finding}" for v in tally.violations]
     assert replays == []
 
 
 @pytest.mark.parametrize("replicas", [1, 2, 5, 9])
 def test_any_number_of_replicas(replicas: int) -> None:
-    assert ran(0, 20, Settings(rules=COORDINATED, steps=STEPS, replicas=replicas)).violations == []
+    assert ran(0, 20, CampaignSettings(rules=COORDINATED, steps=STEPS, replicas=replicas)).violations == []
 
 
 @pytest.mark.parametrize("name", sorted(name for name, mutant in MUTANTS.items() if mutant.seed is not None))
@@ -77,7 +77,7 @@ def test_a_seed_is_one_story() -> None:
 
 
 def test_a_violation_shrinks_to_a_shorter_story_of_the_same_kind() -> None:
-    found = ran(0, 200, Settings(rules=KAFKA, steps=STEPS), stop_early=True).violations[0]
+    found = ran(0, 200, CampaignSettings(rules=KAFKA, steps=STEPS), stop_early=True).violations[0]
     scenario, story = draw(found.seed, rules=KAFKA, replicas=None, steps=STEPS)
     outcome = run_steps(found.seed, scenario, story, Parts())
     best = shrink(outcome, lambda shorter: run_steps(found.seed, scenario, shorter, Parts()))
@@ -85,7 +85,7 @@ def test_a_violation_shrinks_to_a_shorter_story_of_the_same_kind() -> None:
     assert outcome.finding is not None
     assert best.finding.kind == outcome.finding.kind
     assert len(best.steps) < 40
-    drawn, names, finding = shortened(found, Settings(rules=KAFKA, steps=STEPS))
+    drawn, names, finding = shortened(found, CampaignSettings(rules=KAFKA, steps=STEPS))
     assert (drawn, names, finding) == (STEPS, [name for name, _ in best.steps], best.finding)
 
 

@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 
 from headstone.sim.broker import Parts
-from headstone.sim.explore import Bounds, explore
+from headstone.sim.explore import ExploreBounds, explore
 from headstone.sim.mutants import MUTANTS
 
-ALONE = Bounds(waiting=0, elections=0)
+ALONE = ExploreBounds(waiting=0, elections=0)
 
 # The bounds, and how many states they have at least: fewer would mean that something no longer happens.
 COMPLETE = {
-    "a new leader and a restart": (Bounds(waiting=0), 61_000),
+    "a new leader and a restart": (ExploreBounds(waiting=0), 61_000),
     "messages that wait": (replace(ALONE, waiting=2), 20_000),
     "members that come and go": (replace(ALONE, faults=0, changes=2), 11_000),
     "restarts before any metadata": (replace(ALONE, faults=2, late_metadata=True), 8_000),
@@ -23,7 +23,7 @@ COMPLETE = {
 
 
 @pytest.mark.parametrize(("bounds", "states"), COMPLETE.values(), ids=COMPLETE)
-def test_no_state_within_the_bounds_has_anything_dirty_below_a_watermark(bounds: Bounds, states: int) -> None:
+def test_no_state_within_the_bounds_has_anything_dirty_below_a_watermark(bounds: ExploreBounds, states: int) -> None:
     found = explore(bounds, Parts())
     assert (found.complete, found.violation, found.path) == (True, None, ())
     assert found.states >= states
@@ -37,12 +37,12 @@ BROKEN = {
     "same-incarnation": (ALONE, 7),
     "watermark-may-fall": (replace(ALONE, faults=0, waiting=1), 7),
     "old-log-kept": (replace(ALONE, faults=0, changes=2), 7),
-    "old-leaders-answered": (Bounds(waiting=0), 9),
+    "old-leaders-answered": (ExploreBounds(waiting=0), 9),
 }
 
 
 @pytest.mark.parametrize(("name", "bounds", "actions"), [(name, *case) for name, case in BROKEN.items()], ids=BROKEN)
-def test_a_mutant_is_found_on_a_shortest_path(name: str, bounds: Bounds, actions: int) -> None:
+def test_a_mutant_is_found_on_a_shortest_path(name: str, bounds: ExploreBounds, actions: int) -> None:
     found = explore(bounds, MUTANTS[name].parts)
     assert found.violation is not None
     assert not found.complete

@@ -26,7 +26,7 @@ from headstone.agent.messages import (
     Welcome,
 )
 from headstone.agent.replica_deletions import DeletionsScan
-from headstone.agent.replica_files import HEADERS_MAX, ReplicaFacts, ReplicaReader
+from headstone.agent.replica_files import HEADERS_MAX, FileFacts, ReplicaReader
 from headstone.coordination.messages import Poll, Report, Send
 from headstone.coordination.replica import Replica, Started, Truncated
 from headstone.errors import HeadstoneError, Unfinished, UsageError
@@ -80,7 +80,7 @@ class _Watched:
 
     reader: ReplicaReader
     replica: Replica
-    facts: ReplicaFacts
+    facts: FileFacts
 
 
 class Agent:
@@ -282,7 +282,7 @@ def _claimed(replica: Replica, epoch: int) -> Report:
 
 
 def _told(
-    directory: PartitionDir, facts: ReplicaFacts, claim: Report, directory_ids: dict[Path, str | None]
+    directory: PartitionDir, facts: FileFacts, claim: Report, directory_ids: dict[Path, str | None]
 ) -> ReplicaReport:
     assert claim.mxfo is not None
     return ReplicaReport(

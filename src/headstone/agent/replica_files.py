@@ -49,7 +49,7 @@ class Unsettled(HeadstoneError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaFacts:
+class FileFacts:
     """`high_watermark` and `cleaner_checkpoint` are None if the broker has written none.
 
     `life` changes when there is another log in this place, even if nothing else shows it: a folder that was deleted and created
@@ -135,9 +135,9 @@ class ReplicaReader:
     directory: PartitionDir
     headers_max: int = HEADERS_MAX
     _scans: dict[str, _Scan] = field(default_factory=dict)
-    _before: ReplicaFacts | None = None
+    _before: FileFacts | None = None
 
-    def look(self) -> ReplicaFacts:
+    def look(self) -> FileFacts:
         """Raises Unsettled if the files keep changing, OSError if they are gone."""
         for attempt in range(ATTEMPTS):
             try:
@@ -149,7 +149,7 @@ class ReplicaReader:
                     raise Unsettled(f"{self.directory.path}{SWAPPED}") from error
         raise AssertionError("the last attempt returns or raises")
 
-    def _attempt(self) -> ReplicaFacts:
+    def _attempt(self) -> FileFacts:
         """Reads checkpoints first: what they say was already true of the log when it is read."""
         clean, start, high = (
             self._checkpoint(name) for name in (checkpoints.CLEANER, checkpoints.LOG_START, checkpoints.HIGH_WATERMARK)
@@ -162,7 +162,7 @@ class ReplicaReader:
         frontier = self._frontier([self._scans[file.name] for file in files], active.next_offset)
         if not _same_log(files, segments(self.directory)) or self._life() != life:
             raise Unsettled(f"{self.directory.path}: segments were swapped while they were read")
-        facts = ReplicaFacts(
+        facts = FileFacts(
             life=life,
             topic_id=checkpoints.read_topic_id(self.directory.path / checkpoints.PARTITION_METADATA),
             log_start=max(files[0].base, start or 0),

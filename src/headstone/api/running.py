@@ -20,7 +20,7 @@ from headstone.interruption import Interrupted
 from headstone.pipeline.engine import Engine
 from headstone.pipeline.inprocess import InProcess
 from headstone.pipeline.machine import cores
-from headstone.pipeline.progress import BYTES, ProgressLine, Unit
+from headstone.pipeline.progress import BYTES, CountUnit, ProgressLine
 from headstone.storage.places import Place, answering
 from headstone.storage.secrets import resolved_setting
 from headstone.storage.stores import is_remote
@@ -60,7 +60,7 @@ class CallersRunner:
         session = session_of(self.spark)
         yield OnSpark(lambda: session)
 
-    def progress(self, unit: Unit = BYTES) -> ProgressLine:
+    def progress(self, unit: CountUnit = BYTES) -> ProgressLine:
         return ProgressLine(enabled=self.shows_progress, unit=unit)
 
     def tell(self, text: str) -> None:

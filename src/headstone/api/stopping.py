@@ -150,7 +150,7 @@ class SoftStop:
         return self._request.given_up
 
 
-class _Run(Generic[T]):
+class _VerbRun(Generic[T]):
     """A verb on its thread, and what the main thread does meanwhile."""
 
     def __init__(self, signals: Signals, left_behind: Callable[[], str]) -> None:
@@ -226,7 +226,7 @@ def end_now(code: int) -> NoReturn:
     os._exit(code)
 
 
-_run: ContextVar[_Run[Any] | None] = ContextVar("run", default=None)
+_run: ContextVar[_VerbRun[Any] | None] = ContextVar("run", default=None)
 
 
 def run_heard(work: Callable[[], T], *, left_behind: Callable[[], str]) -> T:
@@ -236,9 +236,9 @@ def run_heard(work: Callable[[], T], *, left_behind: Callable[[], str]) -> T:
     if threading.current_thread() is not threading.main_thread():
         return work()
     if _in_this_process:
-        return _Run[T](_in_this_process[-1], left_behind).result(work)
+        return _VerbRun[T](_in_this_process[-1], left_behind).result(work)
     with Signals() as signals:
-        return _Run[T](signals, left_behind).result(work)
+        return _VerbRun[T](signals, left_behind).result(work)
 
 
 @contextmanager

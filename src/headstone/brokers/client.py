@@ -40,7 +40,7 @@ class Consumed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class Consumption:
     """What a consumer got from the start to `end`; `position` below `end` means that it waits there for ever.
 
     `limit` is the leader's high watermark, or its last stable offset for a read_committed consumer."""
@@ -60,7 +60,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionState:
+class ClientPartition:
     leader: int | None
     isr: tuple[int, ...]
     replicas: tuple[int, ...]
@@ -167,11 +167,11 @@ class KafkaClient:
         )
         self._admin.incrementalAlterConfigs(self._java.map({resource: changes})).all().get()
 
-    def state(self, topic: str, partition: int = 0) -> PartitionState:
+    def state(self, topic: str, partition: int = 0) -> ClientPartition:
         """According to whichever broker was asked: it may not have heard of the last change yet, although others have."""
         return self.states([(topic, partition)])[topic, partition]
 
-    def states(self, partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], PartitionState]:
+    def states(self, partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], ClientPartition]:
         topics = self._java.list(sorted({topic for topic, _ in partitions}))
         described = self._admin.describeTopics(topics).allTopicNames().get()
         return {
@@ -256,10 +256,10 @@ class KafkaClient:
     def _partition(self, topic: str, number: int) -> Any:
         return self._java.kafka.common.TopicPartition(topic, number)
 
-    def producer(self, **settings: object) -> Producer:
+    def producer(self, **settings: object) -> JavaProducer:
         """Settings by Kafka's names, with underscores for dots."""
         given = {name.replace("_", "."): value for name, value in settings.items()}
-        return Producer(self._java, {"bootstrap.servers": self.bootstrap, **given})
+        return JavaProducer(self._java, {"bootstrap.servers": self.bootstrap, **given})
 
     def address(self, broker: int) -> str:
         return self._addresses()[broker]
@@ -278,7 +278,7 @@ class KafkaClient:
 
     def read(
         self, topic: str, partition: int = 0, *, isolation: str = READ_COMMITTED, broker: int | None = None
-    ) -> Reading:
+    ) -> Consumption:
         """Reads a whole partition from its leader, as Kafka's consumer gets it. `broker`, if given, is that leader."""
         consumer = self._consumer(self.bootstrap if broker is None else self.address(broker), isolation)
         try:
@@ -286,7 +286,7 @@ class KafkaClient:
         finally:
             consumer.close()
 
-    def _read(self, consumer: Any, topic: str, partition: int) -> Reading:
+    def _read(self, consumer: Any, topic: str, partition: int) -> Consumption:
         topic_partition = self._partition(topic, partition)
         only = self._java.list([topic_partition])
         consumer.partitionsFor(topic)
@@ -301,7 +301,7 @@ class KafkaClient:
             following = consumer.position(topic_partition)
             if following > position:
                 position, moved = following, time.monotonic()
-        return Reading(records=tuple(records), position=position, limit=limit, end=end)
+        return Consumption(records=tuple(records), position=position, limit=limit, end=end)
 
     def end(self, topic: str, partition: int = 0, *, isolation: str = READ_UNCOMMITTED) -> int:
         """The leader's high watermark; with READ_COMMITTED its last stable offset."""
@@ -315,7 +315,7 @@ class KafkaClient:
         return int(self._admin.listOffsets(asked, options).partitionResult(topic_partition).get().offset())
 
 
-class Producer:
+class JavaProducer:
     """One Java producer; transactional if it was given a `transactional_id`."""
 
     def __init__(self, java: JavaClient, settings: Mapping[str, object]) -> None:
@@ -360,9 +360,9 @@ class Producer:
         self._producer.close()
 
 
-def _partition_state(info: Any) -> PartitionState:
+def _partition_state(info: Any) -> ClientPartition:
     leader = info.leader()
-    return PartitionState(
+    return ClientPartition(
         leader=None if leader is None or leader.id() < 0 else leader.id(),
         isr=tuple(sorted(node.id() for node in info.isr())),
         replicas=tuple(node.id() for node in info.replicas()),

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from pathlib import Path
 
-from headstone.brokers.client import READ_COMMITTED, JavaClient, KafkaClient, Producer
+from headstone.brokers.client import READ_COMMITTED, JavaClient, JavaProducer, KafkaClient
 from headstone.brokers.distribution import Distribution
 from headstone.brokers.processes import Cluster, wait_until
 from headstone.errors import CorruptLog, Unfinished, UsageError
@@ -49,7 +49,7 @@ TOPIC_SETTINGS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
+class BrokerServed:
     """One broker at the end: what its log holds (without filler), and what a read_committed consumer gets while it leads."""
 
     broker: int
@@ -69,10 +69,10 @@ class Outage:
     kafka: str
     expected: dict[str, str]
     steps: list[str] = field(default_factory=list)
-    replicas: list[Served] = field(default_factory=list)
+    replicas: list[BrokerServed] = field(default_factory=list)
 
     @property
-    def wrong(self) -> list[Served]:
+    def wrong(self) -> list[BrokerServed]:
         return [served for served in self.replicas if served.stuck or served.table != self.expected]
 
     @property
@@ -91,12 +91,12 @@ class Put:
     """Begins a transaction that stays open until its End."""
 
 
-class End(Enum):
+class OutageEnd(Enum):
     COMMIT = "commits"
     ABORT = "aborts"
 
 
-Step = Put | End
+Step = Put | OutageEnd
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,25 +129,25 @@ STORIES = (
     ),
     Moves(
         variant="aborted-to-committed", about="aborted data is served as committed: a replica misses the ABORT marker",
-        before=(Put(b"poison", b"x", transactional=True),), missed=(End.ABORT,), gone=b"poison",
-        after=(Put(b"good", b"data", transactional=True), End.COMMIT),
+        before=(Put(b"poison", b"x", transactional=True),), missed=(OutageEnd.ABORT,), gone=b"poison",
+        after=(Put(b"good", b"data", transactional=True), OutageEnd.COMMIT),
         lesson="the next marker that it sees for its open transaction is the COMMIT of another", expected={"good": "data"},
     ),
     Moves(
         variant="committed-to-aborted", about="committed data is hidden: a replica misses the COMMIT marker",
-        before=(Put(b"k", b"v"), Put(b"k", None, transactional=True)), missed=(End.COMMIT,), gone=b"k",
-        after=(Put(b"junk", b"x", transactional=True), End.ABORT),
+        before=(Put(b"k", b"v"), Put(b"k", None, transactional=True)), missed=(OutageEnd.COMMIT,), gone=b"k",
+        after=(Put(b"junk", b"x", transactional=True), OutageEnd.ABORT),
         lesson="the next marker that it sees for its open transaction is the ABORT of another", expected={},
     ),
     Moves(
         variant="stuck-read-committed", about="read_committed consumers freeze: a replica misses the COMMIT marker",
-        before=(Put(b"k", b"v1", transactional=True),), missed=(End.COMMIT, Put(b"k", b"v2")), gone=None, after=(),
+        before=(Put(b"k", b"v1", transactional=True),), missed=(OutageEnd.COMMIT, Put(b"k", b"v2")), gone=None, after=(),
         lesson="its transaction never ends", expected={"k": "v2"},
     ),
 )  # fmt: skip
 
 
-class Scene:
+class OutageScene:
     """One topic of the cluster and the producers that write to it."""
 
     def __init__(self, moves: Moves, client: KafkaClient, outage: Outage) -> None:
@@ -155,8 +155,8 @@ class Scene:
         self.topic = moves.variant
         self.outage = outage
         self._client = client
-        self._plain: Producer = client.producer(linger_ms=0)
-        self._transactional: Producer | None = None
+        self._plain: JavaProducer = client.producer(linger_ms=0)
+        self._transactional: JavaProducer | None = None
 
     def play(self, steps: Sequence[Step]) -> None:
         for step in steps:
@@ -177,10 +177,10 @@ class Scene:
         offset = producer.write(self.topic, 0, put.key, put.value)
         self.tell(f"offset {offset}: {_pair(put.key, put.value)}" + (", in a transaction" if put.transactional else ""))
 
-    def _end(self, end: End) -> None:
+    def _end(self, end: OutageEnd) -> None:
         """Returns when the marker is there: before 4.0 a producer gets its answer as soon as the coordinator has decided."""
         assert self._transactional is not None
-        if end is End.COMMIT:
+        if end is OutageEnd.COMMIT:
             self._transactional.commit()
         else:
             self._transactional.abort()
@@ -202,11 +202,11 @@ def _pair(key: bytes, value: bytes | None) -> str:
     return f"{key.decode()}={'null' if value is None else value.decode()}"
 
 
-class Stage:
+class OutageStage:
     """A running cluster with the chosen stories, and the moves of broker 3 and of the stories."""
 
     def __init__(
-        self, cluster: Cluster, client: KafkaClient, scenes: Sequence[Scene], tell: Callable[[str], None]
+        self, cluster: Cluster, client: KafkaClient, scenes: Sequence[OutageScene], tell: Callable[[str], None]
     ) -> None:
         self.cluster = cluster
         self.client = client
@@ -232,7 +232,7 @@ class Stage:
         started = time.monotonic()
         self._tell("waiting for the cleaners")
 
-        def tell(scene: Scene) -> None:
+        def tell(scene: OutageScene) -> None:
             scene.tell(f"{time.monotonic() - started:.0f} s later the cleaners have removed it")
 
         wait_removed(self.cluster, *self.scenes, then=tell)
@@ -264,7 +264,7 @@ def staged(
     distribution: Distribution, root: Path, variants: Sequence[str], *, tell: Callable[[str], None],
     topic_settings: Mapping[str, object] = TOPIC_SETTINGS, broker_settings: Mapping[str, object] = BROKER_SETTINGS,
     prepare: Callable[[Cluster], None] = lambda cluster: None,
-) -> Iterator[Stage]:  # fmt: skip
+) -> Iterator[OutageStage]:  # fmt: skip
     """Starts three brokers and creates a topic for each chosen story. `prepare` is called before the brokers start."""
     tell(f"starting three brokers of Kafka {distribution.version}")
     cluster = Cluster(distribution, root / "cluster", brokers=len(BROKERS), settings=broker_settings)
@@ -277,8 +277,8 @@ def staged(
                 variant=moves.variant, about=moves.about, kafka=distribution.version, expected=moves.expected
             )
             client.create_topic(moves.variant, [list(BROKERS)], topic_settings)
-            scenes.append(Scene(moves, client, outage))
-        yield Stage(cluster, client, scenes, tell)
+            scenes.append(OutageScene(moves, client, outage))
+        yield OutageStage(cluster, client, scenes, tell)
         client.close()
 
 
@@ -310,7 +310,9 @@ def wait_replicated(cluster: Cluster, client: KafkaClient, topic: str) -> None:
     )
 
 
-def wait_removed(cluster: Cluster, *scenes: Scene, then: Callable[[Scene], None] = lambda scene: None) -> None:
+def wait_removed(
+    cluster: Cluster, *scenes: OutageScene, then: Callable[[OutageScene], None] = lambda scene: None
+) -> None:
     """Cleaners work on all scenes concurrently; `then` is called for each scene when its own are done."""
     deadline = time.monotonic() + CLEAN_SECONDS_MAX
     waiting = list(scenes)
@@ -329,7 +331,7 @@ def wait_removed(cluster: Cluster, *scenes: Scene, then: Callable[[Scene], None]
             sleep(ROLL_MS / 1000)
 
 
-def brokers_with(cluster: Cluster, scene: Scene) -> list[int]:
+def brokers_with(cluster: Cluster, scene: OutageScene) -> list[int]:
     """Running brokers that still have anything that the story's cleaners must remove."""
     running = [number for number, broker in cluster.brokers.items() if broker.running]
     return [number for number in running if any(map(scene.moves.left, _log(cluster, number, scene.topic)))]
@@ -358,11 +360,11 @@ def read_running_log(path: Path) -> list[BatchEntry]:
     raise Unfinished(f"{path}: cannot be read while the broker is writing it")
 
 
-def _served(cluster: Cluster, client: KafkaClient, topic: str, number: int) -> Served:
+def _served(cluster: Cluster, client: KafkaClient, topic: str, number: int) -> BrokerServed:
     reading = client.read(topic, isolation=READ_COMMITTED, broker=number)
     shown = [text for batch in _log(cluster, number, topic) for text in show(batch)]
     table = {key.decode(): value.decode() for key, value in reading.table().items() if key != FILLER}
-    return Served(
+    return BrokerServed(
         broker=number, log=tuple(shown), log_end=reading.end, lso=reading.limit,
         stuck=reading.stuck, table=dict(sorted(table.items())),
     )  # fmt: skip

@@ -15,7 +15,7 @@ from headstone.log.shown import shown_bytes
 
 if TYPE_CHECKING:
     from headstone.divergence.outcome import AuditOutcome, PartitionOutcome
-    from headstone.divergence.verdicts import Group
+    from headstone.divergence.verdicts import FindingGroup
 
 
 DIFFERENT = "nothing is advised: name the log directories of the replicas of one cluster"
@@ -87,7 +87,7 @@ def _partition_lines(partition: PartitionOutcome) -> Iterator[str]:
         advised.add(steps)
 
 
-def _group_lines(group: Group) -> Iterator[str]:
+def _group_lines(group: FindingGroup) -> Iterator[str]:
     first, count = group.findings[0], len(group.findings)
     alternatives = f" or {group.or_kind} on {first.or_replica}" if group.or_kind else ""
     alternatives += f" or {first.else_kind} there" if first.else_kind else ""

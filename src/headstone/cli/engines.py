@@ -21,7 +21,7 @@ from headstone.spark.defaults import LOCAL_MASTER
 
 if TYPE_CHECKING:
     from headstone.pipeline.engine import Engine
-    from headstone.pipeline.progress import ProgressLine, Unit
+    from headstone.pipeline.progress import CountUnit, ProgressLine
     from headstone.spark.session import StartingSession
 
 AUTO, SPARK, PROCESS = "auto", "spark", "process"
@@ -140,7 +140,7 @@ class CommandRunner:
         with engine_of(self._arguments, verb=self._verb, spark_by_default=large) as engine:
             yield engine
 
-    def progress(self, unit: Unit | None = None) -> ProgressLine:
+    def progress(self, unit: CountUnit | None = None) -> ProgressLine:
         from headstone.pipeline.progress import BYTES, ProgressLine
 
         return ProgressLine(enabled=not self._output.quiet, unit=unit or BYTES)

@@ -16,7 +16,7 @@ from headstone.log.shown import visible
 from headstone.units import count
 
 if TYPE_CHECKING:
-    from headstone.guard.check.rules import ClusterFacts, Finding
+    from headstone.guard.check.rules import CheckFinding, ClusterFacts
 
 TOOLS = ".sh --bootstrap-server"
 """In every fix that is a command."""
@@ -35,7 +35,9 @@ def check(arguments: argparse.Namespace, output: Output) -> int:
     return FINDINGS if checked.findings else DONE
 
 
-def _lines(facts: ClusterFacts, findings: Sequence[Finding], problems: Sequence[str], output: Output) -> Iterator[str]:
+def _lines(
+    facts: ClusterFacts, findings: Sequence[CheckFinding], problems: Sequence[str], output: Output
+) -> Iterator[str]:
     from headstone.divergence.kafka_tools import config_remarks
 
     for finding in findings:

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 def readmit(arguments: argparse.Namespace, output: Output) -> int:
     from headstone.guard.by_hand import readmit_replicas
-    from headstone.guard.readmission.plan import Limits, Wanted
+    from headstone.guard.readmission.plan import CopyLimits, Wanted
 
     done = readmit_replicas(
         kafka_connection(arguments),
         Wanted(topics=tuple(arguments.topic), partition=arguments.partition, broker=arguments.broker),
-        Limits(
+        CopyLimits(
             partitions_at_once=arguments.partitions_at_once, copy_bytes_per_second=arguments.throttle,
             read_bytes_per_second=arguments.bytes_per_second,
         ),

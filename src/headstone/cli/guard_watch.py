@@ -25,7 +25,7 @@ from headstone.units import count, duration, moment
 
 if TYPE_CHECKING:
     from headstone.guard.assembly import GuardRequest
-    from headstone.guard.loop.rounds import Round, Settings
+    from headstone.guard.loop.rounds import GuardSettings, Round
     from headstone.guard.loop.watcher import Watcher
     from headstone.guard.monitoring.status import GuardStatus
     from headstone.guard.reporter import Rounds
@@ -48,18 +48,18 @@ def watch(arguments: argparse.Namespace, output: Output) -> int:
 
 def _request(arguments: argparse.Namespace) -> GuardRequest:
     from headstone.guard.assembly import GuardRequest
-    from headstone.guard.readmission.plan import Limits
+    from headstone.guard.readmission.plan import CopyLimits
 
     return GuardRequest(
         connection=kafka_connection(arguments), settings=_settings(arguments), journal=arguments.journal,
         once=arguments.once, metrics=arguments.metrics, agents=agents_request(arguments),
-        limits=Limits(partitions_at_once=arguments.partitions_at_once, copy_bytes_per_second=arguments.throttle),
+        limits=CopyLimits(partitions_at_once=arguments.partitions_at_once, copy_bytes_per_second=arguments.throttle),
     )  # fmt: skip
 
 
-def _settings(arguments: argparse.Namespace) -> Settings:
+def _settings(arguments: argparse.Namespace) -> GuardSettings:
     from headstone.guard.assembly import name_of_process
-    from headstone.guard.loop.rounds import Settings
+    from headstone.guard.loop.rounds import GuardSettings
 
     margins = Margins(
         metadata_age_ms=arguments.metadata_age_ms, skew_ms=arguments.clock_skew_ms, effect_ms=arguments.effect_ms,
@@ -69,7 +69,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
     allowed = Allowed(
         cluster_default=CLUSTER_DEFAULT in arguments.allow, readmission=READMISSION in arguments.allow
     )  # fmt: skip
-    return Settings(
+    return GuardSettings(
         name=name_of_process(), margins=margins, allowed=allowed, topics=tuple(arguments.topic),
         applies=arguments.apply,
     )  # fmt: skip

@@ -58,7 +58,7 @@ from headstone.retention.settings import CLEANUP_POLICIES
 TOPIC_VERBS = ("list", "describe", "create", "alter", "drop", "delete-records")
 
 
-class Actions:
+class LakeActions:
     """The actions of `lake`, with the arguments that all of them take."""
 
     def __init__(self, parser: argparse.ArgumentParser) -> None:
@@ -89,7 +89,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     explain(parser, EXAMPLES, {FINDINGS: "the action found a problem"})
-    actions = Actions(parser)
+    actions = LakeActions(parser)
     init = actions.add("init", "create a lake", "lake_care.init", "/data/lake",
                        "postgresql://lake@db/lake --objects s3://bucket/lake")  # fmt: skip
     init.add_argument(
@@ -143,7 +143,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_grace_arguments(gc)
 
 
-def _add_topics(actions: Actions) -> None:
+def _add_topics(actions: LakeActions) -> None:
     topics = actions.add(
         "topics", "list the lake's topics; describe, create, alter or drop a topic, or delete its records",
         "lake_topics.topics",
@@ -187,7 +187,7 @@ def _add_topics(actions: Actions) -> None:
     retain.add_argument("--apply", action="store_true", help="apply the changes (default: only show them)")
 
 
-def _add_ingest(actions: Actions) -> None:
+def _add_ingest(actions: LakeActions) -> None:
     into = actions.add(
         "ingest", "copy committed records from log directories, backups or a cluster", "lake_data.ingest",
         "/data/lake /backups/broker-1 --topic orders", "/data/lake s3://backups/broker-1 --master spark://HOST:7077",
@@ -241,7 +241,7 @@ def _add_ingest(actions: Actions) -> None:
     add_engine_arguments(into, auto=f"{IN_PROCESS}; from a cluster Spark")
 
 
-def _add_read(actions: Actions) -> None:
+def _add_read(actions: LakeActions) -> None:
     out = actions.add(
         "read", "read a topic's records, or its table (latest value of each key), as JSON lines or Parquet",
         "lake_data.read",
@@ -268,7 +268,7 @@ def _add_as_of(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def _add_back(actions: Actions) -> None:
+def _add_back(actions: LakeActions) -> None:
     back = actions.add(
         "restore", "write a topic back into Kafka, tombstones included, and verify it", "lake_recovery.restore",
         "/data/lake orders --bootstrap kafka:9092 --to-topic orders-restored",
@@ -301,7 +301,7 @@ def _add_back(actions: Actions) -> None:
     add_engine_arguments(back, auto=IN_PROCESS)
 
 
-def _add_export(actions: Actions) -> None:
+def _add_export(actions: LakeActions) -> None:
     out = actions.add(
         "export", "write topics as log directories from which new brokers can start; offsets are preserved",
         "lake_recovery.export", "/data/lake orders __consumer_offsets --log-dirs /var/lib/kafka/data",
@@ -330,7 +330,7 @@ def _add_export(actions: Actions) -> None:
     add_engine_arguments(out, auto=IN_PROCESS)
 
 
-def _add_compact(actions: Actions) -> None:
+def _add_compact(actions: LakeActions) -> None:
     compact = actions.add(
         "compact", "compact due partitions, most urgent first", "lake_jobs.compact",
         "/data/lake", "/data/lake --topic users --all --purge",
@@ -345,7 +345,7 @@ def _add_compact(actions: Actions) -> None:
     _add_job(compact, auto=BY_SIZE)
 
 
-def _add_worker(actions: Actions) -> None:
+def _add_worker(actions: LakeActions) -> None:
     worker = actions.add(
         "worker", "compact due partitions until none is left, beside any number of other workers", "lake_jobs.worker",
         "/data/lake --every-ms 1m",
@@ -397,7 +397,7 @@ def _add_job(parser: argparse.ArgumentParser, *, auto: str) -> None:
     add_engine_arguments(parser, auto=auto)
 
 
-def _add_wishes(actions: Actions) -> None:
+def _add_wishes(actions: LakeActions) -> None:
     request = actions.add(
         "request", "ask workers to compact a topic next, whatever its dirty ratio", "lake_jobs.request",
         "/data/lake orders",

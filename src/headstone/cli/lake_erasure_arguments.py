@@ -15,15 +15,15 @@ from headstone.cli.parsing import FINDINGS, UNFINISHED
 from headstone.lake.defaults import ERASURE_DEADLINE_MS, GRACE_MS, UPLOAD_MS
 
 if TYPE_CHECKING:
-    from headstone.cli.lake import Actions
+    from headstone.cli.lake import LakeActions
 
 
-def add_erasure_arguments(actions: Actions) -> None:
+def add_erasure_arguments(actions: LakeActions) -> None:
     _add_proof(actions)
     _add_erase(actions)
 
 
-def _add_proof(actions: Actions) -> None:
+def _add_proof(actions: LakeActions) -> None:
     proof = actions.add(
         "prove-erased", "search every object of the store for values of a key, or of a dropped topic",
         "lake_erasure.prove", "/data/lake users --key alice", "/data/lake droppedtopic",
@@ -43,7 +43,7 @@ def _add_proof(actions: Actions) -> None:
     )  # fmt: skip
 
 
-def _add_erase(actions: Actions) -> None:
+def _add_erase(actions: LakeActions) -> None:
     erase = actions.add(
         "erase", "erase every trace of keys by a deadline; run it again, or let workers continue", "lake_erasure.erase",
         "/data/lake users --key alice --deadline 30d", "/data/lake users --keys-file leavers.txt --write-tombstone",

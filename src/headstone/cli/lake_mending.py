@@ -16,13 +16,13 @@ from headstone.cli.parsing import DONE, FINDINGS
 from headstone.units import count
 
 if TYPE_CHECKING:
-    from headstone.cli.lake import Actions
-    from headstone.lake.jobs.mending import Plan
+    from headstone.cli.lake import LakeActions
+    from headstone.lake.jobs.mending import MendPlan
 
 PAST = "it is not mended: `headstone lake gc --apply` forgets it after its grace"
 
 
-def add_arguments(actions: Actions) -> None:
+def add_arguments(actions: LakeActions) -> None:
     mend = actions.add(
         "mend", "show what is lost in damaged objects; with --apply, rewrite what can be read and give up the rest",
         "lake_mending.mend", "/data/lake", "/data/lake --apply",
@@ -67,7 +67,7 @@ def mend(arguments: argparse.Namespace, output: Output) -> int:
     return FINDINGS if left or plan.past or plan.strange or (plan.damaged and not arguments.apply) else DONE
 
 
-def _sums(plan: Plan, left: Sequence[str], *, applied: bool) -> Iterator[str]:
+def _sums(plan: MendPlan, left: Sequence[str], *, applied: bool) -> Iterator[str]:
     what = "mended" if applied else "to mend; --apply does it"
     if plan.damaged:
         yield f"{count(len(plan.mends) - len(left), 'extent')} {what}" if plan.mends else what

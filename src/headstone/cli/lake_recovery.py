@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from headstone.lake.jobs.rebuild import Rebuilt
     from headstone.lake.lake import Lake
     from headstone.lake.transfer.export import Exported, PartitionExport
-    from headstone.lake.transfer.export_cluster import Broker
+    from headstone.lake.transfer.export_cluster import TargetBroker
     from headstone.lake.transfer.export_plan import ExportRequest
-    from headstone.lake.transfer.restore_request import Means
+    from headstone.lake.transfer.restore_request import RestoreMeans
     from headstone.lake.transfer.restore_run import RestoreRun
     from headstone.storage.places import Place
 
@@ -68,7 +68,7 @@ def export(arguments: argparse.Namespace, output: Output) -> int:
     return DONE
 
 
-def _planned(lake: Lake, request: ExportRequest, brokers: Sequence[Broker], output: Output) -> int:
+def _planned(lake: Lake, request: ExportRequest, brokers: Sequence[TargetBroker], output: Output) -> int:
     from headstone.lake.transfer.export_cluster import placed
     from headstone.lake.transfer.export_run import planned_export, planned_row
 
@@ -77,7 +77,7 @@ def _planned(lake: Lake, request: ExportRequest, brokers: Sequence[Broker], outp
     return DONE
 
 
-def _planned_line(where: tuple[PartitionExport, Sequence[Broker]]) -> str:
+def _planned_line(where: tuple[PartitionExport, Sequence[TargetBroker]]) -> str:
     from headstone.lake.transfer.export_run import planned_row
 
     row = planned_row(*where)
@@ -122,8 +122,8 @@ def restore(arguments: argparse.Namespace, output: Output) -> int:
 
 
 @contextmanager
-def _means(arguments: argparse.Namespace, output: Output) -> Iterator[Means]:
-    from headstone.lake.transfer.restore_request import Means
+def _means(arguments: argparse.Namespace, output: Output) -> Iterator[RestoreMeans]:
+    from headstone.lake.transfer.restore_request import RestoreMeans
     from headstone.pipeline.progress import ProgressLine
 
     with (
@@ -131,7 +131,7 @@ def _means(arguments: argparse.Namespace, output: Output) -> Iterator[Means]:
         ProgressLine(enabled=not output.quiet) as progress,
         soft_stop(None if output.quiet else SENDING) as stop,
     ):
-        yield Means(engine=engine, board=progress.board, stop=stop)
+        yield RestoreMeans(engine=engine, board=progress.board, stop=stop)
 
 
 def _restored_lines(run: RestoreRun) -> Iterator[str]:

@@ -21,7 +21,7 @@ from headstone.spelling import instead
 
 if TYPE_CHECKING:
     from headstone.brokers.outages import Outage
-    from headstone.sim.stories import ReplicaView, Scene, Telling
+    from headstone.sim.stories import ReplicaView, StoryScene, Telling
 
 EXAMPLES = (
     "headstone reproduce",
@@ -133,7 +133,7 @@ def as_text(telling: Telling, output: Output) -> str:
     return "\n".join(lines)
 
 
-def _scene_lines(number: int, scene: Scene) -> list[str]:
+def _scene_lines(number: int, scene: StoryScene) -> list[str]:
     lines = [f"{number}. after {scene.hours} h: {scene.title}"]
     lines += textwrap.wrap(scene.lesson, 110, initial_indent="   ", subsequent_indent="   ")
     return lines + [_replica_line(replica) for replica in scene.replicas]

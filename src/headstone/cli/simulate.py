@@ -80,13 +80,13 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     )
     ran = run_campaign(
         settings, first=first_seed(arguments.seed, fresh=arguments.fresh), seeds=arguments.seeds, jobs=arguments.jobs,
-        shrink=arguments.shrink, tell=_Progress(arguments.seeds, output),
+        shrink=arguments.shrink, tell=_SeedsLine(arguments.seeds, output),
     )  # fmt: skip
     output.answer(ran.as_json, as_text(ran, output))
     return FINDINGS if ran.tally.violations else DONE
 
 
-class _Progress:
+class _SeedsLine:
     """A line that is rewritten on a terminal; elsewhere one line now and then."""
 
     def __init__(self, seeds: int, output: Output) -> None:

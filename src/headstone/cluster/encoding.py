@@ -23,7 +23,7 @@ def uuid_text(bits: bytes) -> str | None:
     return base64.urlsafe_b64encode(bits).decode().rstrip("=") if any(bits) else None
 
 
-class Reader:
+class AnswerReader:
     """Reads an answer field by field."""
 
     def __init__(self, data: bytes, *, flexible: bool = False) -> None:

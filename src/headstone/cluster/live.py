@@ -29,7 +29,7 @@ class LiveCluster:
         self._clients = Clients(connection, beside_spark=beside_spark)
         self._reached = False
 
-    def describe(self, names: Sequence[str]) -> dict[str, topics.Topic]:
+    def describe(self, names: Sequence[str]) -> dict[str, topics.ClusterTopic]:
         return topics.describe(self._reach(), names)
 
     def topic_ids(self, names: Sequence[str]) -> dict[str, str | None]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from headstone.cluster.connection import Connection, Host, wire_settings
 from headstone.cluster.defaults import BYTES_PER_SECOND
 from headstone.cluster.refusals import OUT_OF_RANGE
-from headstone.cluster.replicas import Copied, copy_partition, copy_replicas
+from headstone.cluster.replicas import CopiedReplicas, copy_partition, copy_replicas
 from headstone.cluster.wire import READ_COMMITTED, BrokerConnection, ask_cluster
 from headstone.divergence.views import ProducerSaid
 from headstone.errors import Unfinished
@@ -35,7 +35,7 @@ NOT_COPIED = "a replica that could not be copied"
 class LiveAudit:
     """By partition, also if no replica could be copied. The copies themselves may be gone."""
 
-    copied: Copied
+    copied: CopiedReplicas
     judgements: Mapping[str, Judgement]
 
 
@@ -57,7 +57,7 @@ def audit_partition(
     return _audited(connection, copied, runner, ())
 
 
-def _audited(connection: Connection, copied: Copied, runner: Runner, wanted: Sequence[bytes]) -> LiveAudit:
+def _audited(connection: Connection, copied: CopiedReplicas, runner: Runner, wanted: Sequence[bytes]) -> LiveAudit:
     directories = [(str(broker), find_partitions([str(path)])) for broker, path in sorted(copied.directories.items())]
     groups = replicas_of(directories)
     audits = {audited.partition: audited for audited in (audit_by(runner, groups, wanted=wanted) if groups else ())}
@@ -71,7 +71,7 @@ def _audited(connection: Connection, copied: Copied, runner: Runner, wanted: Seq
     return LiveAudit(copied=copied, judgements=judgements)
 
 
-def _with_brokers_word(connection: Connection, audited: PartitionAudit, copied: Copied) -> PartitionAudit:
+def _with_brokers_word(connection: Connection, audited: PartitionAudit, copied: CopiedReplicas) -> PartitionAudit:
     """Adds the brokers' answers, and which replicas could not be copied."""
     missing = copied.problems.get(audited.partition, ())
     return replace(
@@ -84,7 +84,7 @@ def _with_brokers_word(connection: Connection, audited: PartitionAudit, copied: 
     )
 
 
-def withheld(copied: Copied, audited: PartitionAudit) -> dict[str, str]:
+def withheld(copied: CopiedReplicas, audited: PartitionAudit) -> dict[str, str]:
     """By replica: why it serves read_committed consumers less than its own records say."""
     served = {
         facts.name: (copied.stable[audited.partition, int(facts.name)], facts.stable_end)
@@ -97,7 +97,9 @@ def withheld(copied: Copied, audited: PartitionAudit) -> dict[str, str]:
     }
 
 
-def ask_stable_again(connection: Connection, audited: PartitionAudit, copied: Copied, *, until_s: float) -> Copied:
+def ask_stable_again(
+    connection: Connection, audited: PartitionAudit, copied: CopiedReplicas, *, until_s: float
+) -> CopiedReplicas:
     """For replicas that seem to serve less than their records say. A broker moves its high watermark first and its last stable
     offset a moment later, so an answer from in between is asked for once more before it is a problem, and at most until
     `until_s`."""

@@ -12,7 +12,7 @@ from enum import IntEnum
 from itertools import groupby
 from types import MappingProxyType
 
-from headstone.cluster.encoding import Reader, Writer
+from headstone.cluster.encoding import AnswerReader, Writer
 from headstone.cluster.refusals import ELECTION_NOT_NEEDED, error_name, refusal
 from headstone.cluster.wire import (
     DESCRIBE_PRODUCERS,
@@ -158,7 +158,7 @@ def describe_configs(
     return described
 
 
-def _config(answer: Reader, own: Source) -> tuple[str, ConfigValue]:
+def _config(answer: AnswerReader, own: Source) -> tuple[str, ConfigValue]:
     name, value, _, number, _ = answer.name(), answer.text(), answer.one("b"), answer.one("b"), answer.one("b")
     for _ in answer.array():
         answer.text()
@@ -417,7 +417,7 @@ def finalized_features(broker: BrokerConnection) -> dict[str, int]:
     tagged = answer.tags().get(FINALIZED_FEATURES)
     if tagged is None:
         return {}
-    features, levels = Reader(tagged, flexible=True), {}
+    features, levels = AnswerReader(tagged, flexible=True), {}
     for _ in features.array():
         name, level, _ = features.name(), features.one("h"), features.one("h")
         features.tags()

@@ -78,7 +78,7 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Copied:
+class CopiedReplicas:
     """By broker, a log directory; by partition, what could not be copied."""
 
     directories: Mapping[int, Path]
@@ -151,7 +151,7 @@ class _Brokers:
 
 def copy_replicas(
     connection: Connection, topics: Sequence[str], to: Path, *, bytes_per_second: int, tell: Tell
-) -> Copied:
+) -> CopiedReplicas:
     """If `topics` is empty: every topic that is not internal."""
     settings = wire_settings(connection)
     metadata = ask_cluster(connection, settings, list(topics) or None)
@@ -159,7 +159,7 @@ def copy_replicas(
     _refuse_unknown(wanted, topics)
     if not wanted:
         raise Unfinished(f"{connection.address} lists no topics: there are none, or this user may not describe any")
-    copied: list[Copied] = []
+    copied: list[CopiedReplicas] = []
     pace = Pace(bytes_per_second)
     with ExitStack() as stack:
         brokers = _Brokers(connection, metadata, settings, stack)
@@ -168,7 +168,7 @@ def copy_replicas(
                 partition = TopicPartition(topic, number)
                 tell(f"{partition}: reading {units.count(len(state.replicas), 'replica')}")
                 copied.append(_copy_partition(brokers, partition, state, to, pace))
-    return Copied(
+    return CopiedReplicas(
         directories=_merged(one.directories for one in copied), stable=_merged(one.stable for one in copied),
         problems=_merged(one.problems for one in copied), failures=_merged(one.failures for one in copied),
         leaders=_merged(one.leaders for one in copied),
@@ -181,7 +181,7 @@ def _merged(parts: Iterable[Mapping[K, V]]) -> dict[K, V]:
 
 def copy_partition(
     connection: Connection, partition: TopicPartition, to: Path, *, last: int, bytes_per_second: int = BYTES_PER_SECOND
-) -> Copied:
+) -> CopiedReplicas:
     """One partition: its leader's replica first, that of broker `last` at the end. A follower learns what is committed with its
     next fetch, so each is given a moment to learn of everything that the leader called committed. The caller must have reached
     the cluster before."""
@@ -198,7 +198,7 @@ def copy_partition(
 
 def _copy_partition(
     brokers: _Brokers, partition: TopicPartition, state: PartitionState, to: Path, pace: Pace, *, last: int | None = None
-) -> Copied:  # fmt: skip
+) -> CopiedReplicas:  # fmt: skip
     """`last`: this broker is read at the end, after the leader; then each replica is given time to learn what the leader
     has."""
     name, committed = str(partition), 0
@@ -207,7 +207,7 @@ def _copy_partition(
     except Unfinished as error:
         problem = f"its leader does not say where the log begins: {error}"
         failures = {(name, broker): error for broker in state.replicas}
-        return Copied(directories={}, problems={name: (problem,)}, failures=failures)
+        return CopiedReplicas(directories={}, problems={name: (problem,)}, failures=failures)
     directories: dict[int, Path] = {}
     stable: dict[tuple[str, int], int] = {}
     failed: dict[tuple[str, int], HeadstoneError] = {}
@@ -225,7 +225,7 @@ def _copy_partition(
         except (Unfinished, CorruptLog) as error:
             failed[name, broker] = error
     problems = tuple(f"the replica on broker {broker} was not read: {error}" for (_, broker), error in failed.items())
-    return Copied(
+    return CopiedReplicas(
         directories=directories, stable=stable, problems={name: problems} if problems else {}, failures=failed,
         leaders={name: leader},
     )  # fmt: skip

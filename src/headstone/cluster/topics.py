@@ -30,7 +30,7 @@ KNOWN_SECONDS_MAX = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Topic:
+class ClusterTopic:
     """`settings` are all that are in force; None if this user may not see them."""
 
     starts: tuple[int, ...]
@@ -40,7 +40,7 @@ class Topic:
     settings_of_its_own: frozenset[str] = frozenset()
 
 
-def describe(clients: Clients, topics: Sequence[str]) -> dict[str, Topic]:
+def describe(clients: Clients, topics: Sequence[str]) -> dict[str, ClusterTopic]:
     """Only those that exist."""
     admin = clients.admin()
     with clients.telling(admin):
@@ -69,13 +69,13 @@ def topic_ids(clients: Clients, topics: Sequence[str]) -> dict[str, str | None]:
 
 def _topic(
     clients: Clients, admin: Any, consumer: Any, topic: str, partitions: int, ids: Mapping[str, str | None]
-) -> Topic:
+) -> ClusterTopic:
     edges = [
         consumer.get_watermark_offsets(clients.module.TopicPartition(topic, number), timeout=SECONDS_MAX)
         for number in range(partitions)
     ]
     settings, own = _settings(clients, admin, topic)
-    return Topic(
+    return ClusterTopic(
         starts=tuple(low for low, _ in edges), ends=tuple(high for _, high in edges), kafka_id=ids[topic],
         settings=settings, settings_of_its_own=own,
     )  # fmt: skip

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import NamedTuple
 
 from headstone.cluster.connection import SECONDS_MAX, Connection, Host, Login, WireSettings
-from headstone.cluster.encoding import Reader, Writer
+from headstone.cluster.encoding import AnswerReader, Writer
 from headstone.cluster.listener import PLAIN, TLS, looks_like_tls, spoken
 from headstone.cluster.login import log_in
 from headstone.cluster.oauth import BearerLogin
@@ -241,7 +241,7 @@ class BrokerConnection:
             raise Unfinished(f"broker {self.host}: {text or error_name(error)}")
         return producers
 
-    def ask(self, api: Api, question: Writer) -> Reader:
+    def ask(self, api: Api, question: Writer) -> AnswerReader:
         """After a request without an answer the connection is not used any more: a late answer would be taken for that of
         another request."""
         if self._lost is not None:
@@ -258,7 +258,7 @@ class BrokerConnection:
             size = struct.unpack(">i", prefix)[0]
             if not CORRELATION_BYTES <= size <= ANSWER_BYTES_MAX:
                 raise ConnectionError(_no_answer(prefix))
-            answer = Reader(self._receive(size), flexible=api.flexible)
+            answer = AnswerReader(self._receive(size), flexible=api.flexible)
         except OSError as error:
             why = self._why(error)
             if isinstance(error, ConnectionError) and self._correlation == 1 and not self._proved:
@@ -321,7 +321,7 @@ class BrokerConnection:
         return answer.blob()
 
 
-def _topic_state(answer: Reader, *, with_ids: bool) -> tuple[int, str, str | None, dict[int, PartitionState]]:
+def _topic_state(answer: AnswerReader, *, with_ids: bool) -> tuple[int, str, str | None, dict[int, PartitionState]]:
     """One topic in an answer to Metadata: the error, its name and id, its partitions."""
     error, name, topic_id = answer.one("h"), answer.name(), answer.uuid() if with_ids else None
     answer.one("b")  # internal
@@ -332,14 +332,14 @@ def _topic_state(answer: Reader, *, with_ids: bool) -> tuple[int, str, str | Non
     return error, name, topic_id, partitions
 
 
-def _partition_state(answer: Reader) -> tuple[int, PartitionState]:
+def _partition_state(answer: AnswerReader) -> tuple[int, PartitionState]:
     error, number, leader, epoch = answer.take("hiii")
     replicas, isr, offline = answer.numbers(), answer.numbers(), answer.numbers()
     answer.tags()
     return number, PartitionState(error, None if leader == NOBODY else leader, epoch, replicas, isr, offline)
 
 
-def read_fetched(answer: Reader) -> tuple[int, Fetched]:
+def read_fetched(answer: AnswerReader) -> tuple[int, Fetched]:
     """One partition in an answer to Fetch, and its number."""
     number, error, high, stable, start = answer.take("ihqqq")
     aborted = tuple((answer.one("q"), answer.one("q")) for _ in answer.array())
@@ -350,7 +350,7 @@ def read_fetched(answer: Reader) -> tuple[int, Fetched]:
     )  # fmt: skip
 
 
-def read_producers(answer: Reader) -> tuple[int, int, str | None, tuple[ProducerSaid, ...]]:
+def read_producers(answer: AnswerReader) -> tuple[int, int, str | None, tuple[ProducerSaid, ...]]:
     """One partition in an answer to DescribeProducers: its number, the error, the message, the producers."""
     number, error = answer.take("ih")
     text, producers = answer.text(), []

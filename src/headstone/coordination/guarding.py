@@ -49,7 +49,7 @@ from headstone.coordination.guard_values import (
     Verify,
 )
 from headstone.coordination.hold_states import Reason, move
-from headstone.coordination.holding import Case, cases_of, follow_hold, is_news
+from headstone.coordination.holding import AbsenceCase, cases_of, follow_hold, is_news
 from headstone.coordination.judging import has_source, is_dispensable, missed_span, verdict_of, was_read
 
 REREAD_MS = 600_000
@@ -227,7 +227,7 @@ def _readmission(
 
 
 def _hold_or_release(
-    memory: Memory, seen: TopicSeen, cases: list[Case], now_ms: int, margins: Margins
+    memory: Memory, seen: TopicSeen, cases: list[AbsenceCase], now_ms: int, margins: Margins
 ) -> tuple[Memory, list[Action]]:  # fmt: skip
     hold = memory.hold
     due = [case for case in cases if now_ms >= case.danger.hold_ms and _needs_hold(seen, case.away)]
@@ -253,7 +253,7 @@ def _hold_or_release(
     return _release(memory, hold, seen, now_ms, margins)
 
 
-def _who(due: list[Case]) -> str:
+def _who(due: list[AbsenceCase]) -> str:
     """Names the first ones, and counts the other partitions of each broker."""
     named, rest = due[:BEHIND_NAMED], Counter(case.away.broker for case in due[BEHIND_NAMED:])
     words = [f"partition {case.away.partition}: broker {case.away.broker}" for case in named]
@@ -307,7 +307,7 @@ def _to_restore(held: Configs, present: Configs, previous: Configs) -> Configs:
 
 
 def _status(
-    memory: Memory, seen: TopicSeen, partition: PartitionSeen, cases: list[Case], now_ms: int, margins: Margins
+    memory: Memory, seen: TopicSeen, partition: PartitionSeen, cases: list[AbsenceCase], now_ms: int, margins: Margins
 ) -> Status:  # fmt: skip
     blocking = [case for case in cases if case.away.partition == partition.partition]
     if now_ms - seen.asked_ms > STALE_LOOKS * margins.poll_ms:

@@ -46,21 +46,21 @@ def with_found(memory: Memory, present: Configs) -> Memory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class AbsenceCase:
     """One absence with its sums."""
 
     away: Away
     danger: Danger
 
 
-def cases_of(memory: Memory, seen: TopicSeen, margins: Margins) -> list[Case]:
+def cases_of(memory: Memory, seen: TopicSeen, margins: Margins) -> list[AbsenceCase]:
     partitions = {partition.partition: partition for partition in seen.partitions}
     return [
-        Case(away=away, danger=danger_of(memory, partitions[away.partition], away, margins)) for away in memory.away
+        AbsenceCase(away=away, danger=danger_of(memory, partitions[away.partition], away, margins)) for away in memory.away
     ]  # fmt: skip
 
 
-def first_unsafe_ms(cases: list[Case]) -> int | None:
+def first_unsafe_ms(cases: list[AbsenceCase]) -> int | None:
     """The earliest moment of danger of the replicas that a hold can still save. One that was never complete is read instead."""
     saved = [case for case in cases if not case.away.too_late and case.danger.complete_ms is not None]
     return min((case.danger.unsafe_ms for case in saved), default=None)

@@ -127,7 +127,7 @@ class BrokerAway:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stop:
+class AskPerson:
     """Nothing more is done, and a person must know why. `again`: the readmission is not over, and the next run continues it.
     `replaced`: somebody has replaced the replica, so it is over, whoever began it."""
 
@@ -137,11 +137,24 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finished:
+class ReadmissionDone:
     pass
 
 
-Step = Note | RemoveReplica | Add | Reorder | HoldTopic | Throttle | Read | Elect | Wait | BrokerAway | Stop | Finished
+Step = (
+    Note
+    | RemoveReplica
+    | Add
+    | Reorder
+    | HoldTopic
+    | Throttle
+    | Read
+    | Elect
+    | Wait
+    | BrokerAway
+    | AskPerson
+    | ReadmissionDone
+)
 
 
 def next_step(readmission: Readmission, now: PartitionNow) -> Step:
@@ -185,7 +198,7 @@ def _moving(readmission: Readmission, now: PartitionNow) -> Step:
         if not now.held:
             return HoldTopic()
         return Wait(why=f"broker {broker} is re-replicating")
-    return Stop(
+    return AskPerson(
         why=f"{readmission.topic_partition} is being reassigned by somebody else (adding {_list(now.adding)}, removing "
         f"{_list(now.removing)}): when that is done, run the same command again",
         again=readmission.expelled,
@@ -199,13 +212,13 @@ def _expel(readmission: Readmission, now: PartitionNow) -> Step:
         return Note(readmission=replace(readmission, order=now.replicas))
     reasons = refusals(readmission.topic_partition, readmission.broker, now)
     if reasons:
-        return Stop(why=reasons[0])
+        return AskPerson(why=reasons[0])
     return RemoveReplica(remaining=tuple(broker for broker in now.replicas if broker != readmission.broker))
 
 
 def _add(readmission: Readmission, now: PartitionNow) -> Step:
     if set(now.replicas) != set(readmission.order) - {readmission.broker}:
-        return Stop(
+        return AskPerson(
             why=f"somebody else has changed the replicas of {readmission.topic_partition} to {_list(now.replicas)}: they are "
             "left as they are",
             replaced=True,
@@ -233,7 +246,7 @@ def _admit(readmission: Readmission, now: PartitionNow) -> Step:
         if readmission.tries + 1 < TRIES_MAX:
             again = replace(readmission, expelled=False, added_ms=0, tries=readmission.tries + 1)
             return Note(readmission=again)
-        return Stop(
+        return AskPerson(
             why=f"broker {broker} re-replicated {readmission.topic_partition} and is still {now.verdict}: compare all of its "
             "replicas with `headstone audit`; the one that leads may be the wrong one"
         )
@@ -241,7 +254,7 @@ def _admit(readmission: Readmission, now: PartitionNow) -> Step:
         return Reorder(order=order)
     if now.replicas == order and order[0] == broker and now.leader != broker:
         return Elect()
-    return Finished()
+    return ReadmissionDone()
 
 
 def _list(brokers: tuple[int, ...]) -> str:

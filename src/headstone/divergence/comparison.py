@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headstone.divergence.decisions import Decisions
-from headstone.divergence.explaining import Case
+from headstone.divergence.explaining import KeyCase
 from headstone.divergence.findings import ABSENT, Difference
 from headstone.divergence.identity import Pair
 from headstone.divergence.views import ReplicaRows, Rows, visible
@@ -95,7 +95,7 @@ class _Findings:
 #
 # Keys are 128-bit digests, sorted by their first half. A state is one offset (of the live value, or ABSENT), so a key agrees if
 # the minimum and the maximum over the replicas that are not silent are equal: array work for all keys at once. Only the few
-# that differ become a `Case`, which reads their rows one by one and asks `explaining` who is wrong.
+# that differ become a `KeyCase`, which reads their rows one by one and asks `explaining` who is wrong.
 #
 # Two more comparisons: the same offset must hold the same bytes on any two replicas (torn), and must be read as its transaction
 # ended (misread), even where a newer record hides it from every reader.
@@ -119,7 +119,7 @@ def compare(replicas: Sequence[ReplicaRows]) -> Compared:
         trusted = replica.rows["offset"] < replica.facts.trusted_end
         misread |= _keys_of(replica.rows[decisions.contradicted(replica.rows) & trusted])
     for key, key_high in sorted(misread - torn)[:EXPLAINED_MAX]:
-        findings.add(Case(replicas, replicas, decisions, key, key_high, below=NO_LIMIT).misread())
+        findings.add(KeyCase(replicas, replicas, decisions, key, key_high, below=NO_LIMIT).misread())
     return Compared(
         differences=list(findings.first.values()), keys=compared.size, unsaid=seen.size - compared.size,
         taking_part=frozenset(taking_part), unexplained=findings.unexplained, pairs=findings.pairs,
@@ -164,7 +164,7 @@ def _compare_records(
         rows = left.rows[left_rows[torn & below]]
         findings.unexplained += max(rows.size - EXPLAINED_MAX, 0)
         for row in rows[:EXPLAINED_MAX]:
-            case = Case(replicas, replicas, decisions, int(row["key"]), int(row["key_high"]), below=end)
+            case = KeyCase(replicas, replicas, decisions, int(row["key"]), int(row["key_high"]), below=end)
             findings.add([case.torn(left.facts.name, right.facts.name, row)])
         torn_keys |= _keys_of(rows) | _keys_of(right.rows[right_rows[torn & below]])
         misread |= _keys_of(left.rows[left_rows[twice & ~torn & below]])
@@ -189,7 +189,7 @@ def _compare_below(
         talking = [replica for i, replica in enumerate(members) if not silent[i, k]]
         for high in sorted({int(row["key_high"]) for r in talking for row in _rows_of(r.rows, everything[k])}):
             if (int(everything[k]), high) not in torn:
-                findings.add(Case(replicas, talking, decisions, int(everything[k]), high, below=below).explain())
+                findings.add(KeyCase(replicas, talking, decisions, int(everything[k]), high, below=below).explain())
     findings.unexplained = max(findings.unexplained, candidates.size - EXPLAINED_MAX)
     comparable = np.count_nonzero(~silent, axis=0) > 1
     talked = np.count_nonzero(~silent[:, comparable], axis=1)

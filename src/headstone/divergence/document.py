@@ -10,7 +10,7 @@ from typing import Any
 
 from headstone import units
 from headstone.divergence.outcome import AuditedReplica, AuditOutcome, PartitionOutcome
-from headstone.divergence.verdicts import Finding, Group
+from headstone.divergence.verdicts import Finding, FindingGroup
 from headstone.log.shown import shown_bytes
 
 
@@ -69,7 +69,7 @@ def finding_document(finding: Finding) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _group(group: Group) -> dict[str, Any]:
+def _group(group: FindingGroup) -> dict[str, Any]:
     first = group.findings[0]
     return {
         "class": group.kind, "replica": group.replica, "producer_id": group.producer_id, "marker": group.marker,

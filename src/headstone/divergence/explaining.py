@@ -46,7 +46,7 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class Hypothesis:
     """One state taken for the truth (the offset of the live value, or ABSENT), and how each other replica is wrong then."""
 
     truth: int
@@ -63,7 +63,7 @@ class Reading:
         return not self.possible, len(self.wrong), -grades, self.truth != ABSENT
 
 
-class Case:
+class KeyCase:
     """One key. `rows`: what each replica has of it. `talking`: the replicas that have something to say about it."""
 
     def __init__(
@@ -166,14 +166,14 @@ class Case:
         served = tuple(replace(one, note=notes.get(one.replica, "")) for one in difference.served)
         return replace(difference, served=served)
 
-    def _as_good(self, best: Reading, rival: Reading) -> bool:
+    def _as_good(self, best: Hypothesis, rival: Hypothesis) -> bool:
         """A majority decides, unless its only support is that nothing excludes it."""
         if len(rival.wrong) == len(best.wrong):
             return True
         return all(ways[0].grade <= POSSIBLE for ways in best.wrong.values()) and best.truth != ABSENT
 
     def _told(
-        self, name: str, ways: list[Way], best: Reading, rival: Reading | None, readings: list[Reading],
+        self, name: str, ways: list[Way], best: Hypothesis, rival: Hypothesis | None, readings: list[Hypothesis],
         doubtful: tuple[str, ...],
     ) -> Difference:  # fmt: skip
         if not best.possible:
@@ -192,7 +192,7 @@ class Case:
         sure = CERTAIN if alone and not any(one.possible for one in readings if one is not best) else LIKELY
         return self._difference(name, first, sure, doubtful)
 
-    def _reading(self, truth: int, states: dict[str, int], newest: dict[str, Any]) -> Reading:
+    def _reading(self, truth: int, states: dict[str, int], newest: dict[str, Any]) -> Hypothesis:
         wrong = {}
         deletion = max(
             (int(row["offset"]) for row in newest.values() if truth == ABSENT and row is not None and row["tombstone"]),
@@ -210,7 +210,7 @@ class Case:
                 else self._ways_live(name, newest[name], truth)
             )
             wrong[name] = sorted((way for way in ways if way.grade > IMPOSSIBLE), key=lambda way: -way.grade)
-        return Reading(truth=truth, wrong=wrong)
+        return Hypothesis(truth=truth, wrong=wrong)
 
     def _cleaned_by_mistake(self, name: str, truth: int, state: int) -> bool:
         """True if it lacks the true record because a later aborted record, taken for committed, has replaced it."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from headstone import units
 from headstone.divergence.advice import Risk
-from headstone.divergence.verdicts import Finding, Group, grouped, verdict
+from headstone.divergence.verdicts import Finding, FindingGroup, grouped, verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ class PartitionOutcome:
     """Why these are not replicas of one partition; then there are no findings, and no advice."""
 
     @property
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[FindingGroup]:
         return grouped(self.findings)
 
 

@@ -46,7 +46,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class FindingGroup:
     """Findings with one cause: the same class on the same replica, of one producer and one ending of its transactions."""
 
     kind: str
@@ -130,7 +130,7 @@ def with_repairs(findings: Sequence[Finding], doubtful: set[str], placement: Pla
     return sorted(verdicts, key=lambda one: (one.kind, one.replica, one.offset))
 
 
-def grouped(findings: Sequence[Finding]) -> list[Group]:
+def grouped(findings: Sequence[Finding]) -> list[FindingGroup]:
     """By cause, in the order of the first finding of each."""
     groups: dict[tuple[object, ...], list[Finding]] = {}
     for finding in findings:
@@ -138,7 +138,7 @@ def grouped(findings: Sequence[Finding]) -> list[Group]:
                  finding.sure, finding.isolation, finding.misleads)  # fmt: skip
         groups.setdefault(cause, []).append(finding)
     return [
-        Group(
+        FindingGroup(
             kind=some[0].kind, replica=some[0].replica, producer_id=some[0].producer_id, marker=some[0].marker,
             or_kind=some[0].or_kind, sure=some[0].sure, isolation=some[0].isolation, misleads=some[0].misleads,
             findings=tuple(some),

@@ -30,15 +30,15 @@ from headstone.guard.looks.look import look
 from headstone.guard.looks.look_age import clock_ms
 from headstone.guard.looks.missed import Missed
 from headstone.guard.looks.topic_ages import Sightings
-from headstone.guard.loop.rounds import Settings
+from headstone.guard.loop.rounds import GuardSettings
 from headstone.guard.loop.watcher import Watcher
 from headstone.guard.monitoring.metrics import MetricsServer
 from headstone.guard.readmission.automatic import OwnReadmissions
-from headstone.guard.readmission.driver import Means
-from headstone.guard.readmission.plan import Limits
+from headstone.guard.readmission.driver import ReadmissionMeans
+from headstone.guard.readmission.plan import CopyLimits
 from headstone.guard.reporter import Messages, Rounds, say_event
 from headstone.guard.verification.background import Readings
-from headstone.guard.verification.verdicts import Judged, verify
+from headstone.guard.verification.verdicts import JudgedReplica, verify
 from headstone.log.scratch import scratch_directory
 from headstone.log.shown import visible
 from headstone.retention.settings import CLEANUP_POLICY
@@ -55,8 +55,8 @@ class GuardRequest:
     cluster's usual journal; no metrics; no agents."""
 
     connection: Connection
-    settings: Settings
-    limits: Limits = field(default_factory=Limits)
+    settings: GuardSettings
+    limits: CopyLimits = field(default_factory=CopyLimits)
     journal: Path | None = None
     once: bool = False
     metrics: tuple[str, int] | None = None
@@ -82,13 +82,13 @@ def guarding(request: GuardRequest, messages: Messages) -> Iterator[Rounds]:
         if settings.applies:
             work = stack.enter_context(scratch_directory("guard"))
 
-            def read(wanted: Verify) -> Mapping[int, Judged]:
+            def read(wanted: Verify) -> Mapping[int, JudgedReplica]:
                 return verify(connection, wanted.topic, wanted.partition, wanted.broker, work=work)
 
             readings = Readings(agents.reading(read), journal, clock=clock_ms, beside=not request.once)
             stack.callback(readings.end)
             readmissions = OwnReadmissions(
-                Means(
+                ReadmissionMeans(
                     admin=admin, connection=connection, journal=journal, work=work, limits=request.limits,
                     tell=partial(say_event, messages),
                 )

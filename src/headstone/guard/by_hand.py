@@ -19,15 +19,15 @@ from headstone.cluster.connection import Connection
 from headstone.divergence.kafka_tools import Address, Bootstrap, config_remarks
 from headstone.guard.acting.release import Undo, carry_out_release, plan_release, undo_commands, undo_document
 from headstone.guard.check.facts import gather
-from headstone.guard.check.rules import ClusterFacts, Finding, check, finding_document
+from headstone.guard.check.rules import CheckFinding, ClusterFacts, check, finding_document
 from headstone.guard.ledger.commands import address_of
 from headstone.guard.ledger.journal_places import open_if_there, open_journal, open_known
 from headstone.guard.looks.look_age import clock_ms
 from headstone.guard.monitoring.current_status import ask_status
 from headstone.guard.monitoring.log_lines import configs_words, status_words
 from headstone.guard.monitoring.status import GuardStatus
-from headstone.guard.readmission.driver import Means, Readmitted, readmit
-from headstone.guard.readmission.plan import Limits, ReadmissionPlan, Tell, Wanted, plan
+from headstone.guard.readmission.driver import ReadmissionMeans, Readmitted, readmit
+from headstone.guard.readmission.plan import CopyLimits, ReadmissionPlan, Tell, Wanted, plan
 from headstone.log.scratch import scratch_directory
 from headstone.log.shown import visible
 
@@ -85,7 +85,7 @@ class Checked:
     """`problems`: what could not be asked."""
 
     facts: ClusterFacts
-    findings: tuple[Finding, ...]
+    findings: tuple[CheckFinding, ...]
     problems: tuple[str, ...]
 
     @property
@@ -129,7 +129,7 @@ class Readmissions:
 
 
 def readmit_replicas(
-    connection: Connection, wanted: Wanted, limits: Limits, *, journal: Path | None, applies: bool, tell: Tell
+    connection: Connection, wanted: Wanted, limits: CopyLimits, *, journal: Path | None, applies: bool, tell: Tell
 ) -> Readmissions:
     with ExitStack() as stack:
         admin = stack.enter_context(Admin(connection))
@@ -138,5 +138,7 @@ def readmit_replicas(
         plans = plan(admin, connection, opened, wanted, work=work, limits=limits, tell=tell)
         if not applies:
             return Readmissions(plans=tuple(plans))
-        means = Means(admin=admin, connection=connection, journal=opened, work=work, limits=limits, tell=tell)
+        means = ReadmissionMeans(
+            admin=admin, connection=connection, journal=opened, work=work, limits=limits, tell=tell
+        )
         return Readmissions(plans=tuple(plans), ended=tuple(readmit(means, plans)))

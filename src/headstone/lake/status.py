@@ -12,7 +12,7 @@ from headstone import units
 from headstone.lake.format.spans import Spans
 from headstone.lake.metastore.commits import TombstoneRange
 from headstone.lake.metastore.erasures import Erasure, Erasures
-from headstone.lake.metastore.holds import Hold, Holds
+from headstone.lake.metastore.holds import Holds, ReaderHold
 from headstone.lake.metastore.leases import HistoryRow, Leases, WorkerRow
 from headstone.lake.metastore.losses import Loss, all_losses
 from headstone.lake.metastore.metastore import Metastore
@@ -89,7 +89,7 @@ class LakeStatus:
     working: dict[TopicPartition, str]
     workers: tuple[WorkerRow, ...]
     history: tuple[HistoryRow, ...]
-    holds: tuple[Hold, ...]
+    holds: tuple[ReaderHold, ...]
     erasures: tuple[Erasure, ...]
     losses: tuple[Loss, ...]
     """What was given up with damaged objects and is no longer in the log."""

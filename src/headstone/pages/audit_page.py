@@ -10,7 +10,7 @@ from html import escape
 
 from headstone import units
 from headstone.divergence.outcome import AuditedReplica, AuditOutcome, PartitionOutcome
-from headstone.divergence.verdicts import Finding, Group
+from headstone.divergence.verdicts import Finding, FindingGroup
 from headstone.log.shown import shown_bytes
 from headstone.pages.style import STYLE
 
@@ -112,7 +112,7 @@ def _partition(partition: PartitionOutcome) -> str:
     return "".join(parts)
 
 
-def _table(groups: Sequence[Group]) -> str:
+def _table(groups: Sequence[FindingGroup]) -> str:
     rows = []
     for group in groups:
         first, count = group.findings[0], len(group.findings)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from html import escape
 
 from headstone.sim.batches import ABORT, COMMIT, EMPTIED
-from headstone.sim.stories import TOMBSTONE, TRANSACTIONAL, VALUE, ReplicaView, Scene, Telling, show_table
+from headstone.sim.stories import TOMBSTONE, TRANSACTIONAL, VALUE, ReplicaView, StoryScene, Telling, show_table
 
 WIDTH = 560
 LANE_LEFT = 64
@@ -61,7 +61,7 @@ def axis_of(tellings: Sequence[Telling]) -> Axis:
     return Axis(drawn=drawn, end=max((view.log_end for view in views), default=0))
 
 
-def scene_svg(scene: Scene, axis: Axis, name: str) -> str:
+def scene_svg(scene: StoryScene, axis: Axis, name: str) -> str:
     """`name` makes the ids of this drawing unique in its page."""
     height = HEAD_HEIGHT + LANE_HEIGHT * len(scene.replicas) + FOOT_HEIGHT
     lanes = [

@@ -20,7 +20,7 @@ from headstone.sim.stories import (
     TOMBSTONE,
     TRANSACTIONAL,
     VALUE,
-    Scene,
+    StoryScene,
     Telling,
     show_table,
 )
@@ -164,7 +164,7 @@ def _column(telling: Telling, axis: Axis, slots: int) -> str:
     )
 
 
-def _scene(scene: Scene, number: int, axis: Axis, name: str) -> str:
+def _scene(scene: StoryScene, number: int, axis: Axis, name: str) -> str:
     return (
         f'<article class="scene">\n<h4>{number}. <span class="hours">after {scene.hours} h:</span> {escape(scene.title)}</h4>\n'
         f"<p>{escape(scene.lesson)}</p>\n{scene_svg(scene, axis, name)}\n</article>"

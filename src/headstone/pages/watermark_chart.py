@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headstone.pages.drawing import WIDTH, svg
-from headstone.sim.stories import Scene
+from headstone.sim.stories import StoryScene
 
 LEFT = 34
 RIGHT = WIDTH - 150
@@ -29,7 +29,7 @@ class Series:
     values: tuple[int, ...]
 
 
-def series_of(scenes: Sequence[Scene]) -> list[Series]:
+def series_of(scenes: Sequence[StoryScene]) -> list[Series]:
     """From the front of the drawing to its back."""
     views = [scene.replicas for scene in scenes]
     return [
@@ -41,7 +41,7 @@ def series_of(scenes: Sequence[Scene]) -> list[Series]:
     ]
 
 
-def watermarks_svg(scenes: Sequence[Scene], end: int, scene_slots: int, name: str) -> str:
+def watermarks_svg(scenes: Sequence[StoryScene], end: int, scene_slots: int, name: str) -> str:
     """`end` and `scene_slots` are the axes' lengths, so that charts of one story can be compared."""
     series = series_of(scenes)
     description = "; ".join(f"{one.name} {', '.join(map(str, one.values))}" for one in series)

@@ -52,7 +52,7 @@ TOO_FEW = "nothing could be compared: fewer than two replicas could be read"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replica:
+class ReplicaToAudit:
     """One replica of one partition: where it is, and what its headers say."""
 
     name: str
@@ -64,7 +64,7 @@ class Replica:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
+class ReplicaCounts:
     """Exact counts of one replica."""
 
     records: int = 0
@@ -78,7 +78,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditWork:
-    replicas: tuple[Replica, ...]
+    replicas: tuple[ReplicaToAudit, ...]
     hash_key: HashKey
     shares: int
     wanted: tuple[bytes, ...] = ()
@@ -90,7 +90,7 @@ class ShareResult:
     compared: Compared
     frozen: tuple[Frozen, ...]
     facts: tuple[ReplicaFacts, ...]
-    counts: tuple[Counts, ...]
+    counts: tuple[ReplicaCounts, ...]
     below: int
     keys: Mapping[tuple[int, int], bytes]
     """Keys of the differences, by their digests."""
@@ -100,7 +100,7 @@ class ShareResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskResult:
+class AuditTaskResult:
     """One partition: its shares, and replicas that could not be read, with the reason."""
 
     shares: tuple[ShareResult, ...]
@@ -110,7 +110,7 @@ class TaskResult:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionAudit:
     partition: str
-    replicas: tuple[Replica, ...] = ()
+    replicas: tuple[ReplicaToAudit, ...] = ()
     results: tuple[ShareResult, ...] = ()
     problems: tuple[str, ...] = ()
     """Why all or part of it could not be compared."""
@@ -184,7 +184,7 @@ def _before_reading(
     )  # fmt: skip
 
 
-def _with_result(audited: PartitionAudit, result: TaskResult) -> PartitionAudit:
+def _with_result(audited: PartitionAudit, result: AuditTaskResult) -> PartitionAudit:
     problems = [f"{name}: {why}" for name, why in result.unread.items()]
     missing = dict.fromkeys(uncompared(result.shares).values()) if result.shares else (TOO_FEW,)
     return replace(
@@ -236,9 +236,9 @@ def uncompared(shares: Sequence[ShareResult]) -> dict[str, str]:
 
 def _surveyed(
     members: Sequence[tuple[str, PartitionDir]], surveys: Mapping[PartitionDir, Surveyed | Exception]
-) -> tuple[tuple[Replica, ...], dict[str, str]]:
+) -> tuple[tuple[ReplicaToAudit, ...], dict[str, str]]:
     """The readable replicas, and why the others could not be read."""
-    replicas: list[Replica] = []
+    replicas: list[ReplicaToAudit] = []
     unread: dict[str, str] = {}
     for name, directory in members:
         surveyed = surveys[directory]
@@ -254,19 +254,19 @@ def _surveyed(
             unread[name] = str(error)
             continue
         replicas.append(
-            Replica(
+            ReplicaToAudit(
                 name=name, directory=directory, survey=surveyed[0], high_watermark=high, first_dirty=clean,
             )
         )  # fmt: skip
     return tuple(replicas), unread
 
 
-def _shares(replicas: tuple[Replica, ...]) -> int:
+def _shares(replicas: tuple[ReplicaToAudit, ...]) -> int:
     records = sum(segment.records for replica in replicas for segment in replica.survey.segments)
     return max(1, -(-records * ROW.itemsize * 2 // TASK_BYTES))
 
 
-def audit_partition(work: AuditWork, meter: Meter) -> TaskResult:
+def audit_partition(work: AuditWork, meter: Meter) -> AuditTaskResult:
     """All replicas of one partition, share by share. An unreadable one is left out, and the others are compared."""
     unread: dict[str, str] = {}
     with ExitStack() as files:
@@ -280,7 +280,7 @@ def audit_partition(work: AuditWork, meter: Meter) -> TaskResult:
                 continue
             read.append((facts, tally, spool))
         shares = [_audit_share(work, share, read) for share in range(work.shares)] if len(read) > 1 else []
-    return TaskResult(shares=tuple(shares), unread=unread)
+    return AuditTaskResult(shares=tuple(shares), unread=unread)
 
 
 def _audit_share(
@@ -291,7 +291,7 @@ def _audit_share(
     compared = compare(rows)
     names = {replica.name: replica for replica in work.replicas}
     keys = {(one.key, one.key_high): _key_of(names, one) for one in compared.differences}
-    counts = tuple(Counts(**tally, live_keys=_live(one)) for (_, tally, _), one in zip(read, rows, strict=True))
+    counts = tuple(ReplicaCounts(**tally, live_keys=_live(one)) for (_, tally, _), one in zip(read, rows, strict=True))
     proofs = []
     for key in work.wanted:
         low, high = (int(part) for part in _digest(key, work.hash_key))
@@ -321,7 +321,7 @@ def _state(replica: ReplicaRows, low: int, high: int) -> str:
     return f"{'deleted' if shown[-1]['tombstone'] else 'present'} at {int(shown[-1]['offset'])}{older}"
 
 
-def _key_of(replicas: dict[str, Replica], difference: Difference) -> bytes:
+def _key_of(replicas: dict[str, ReplicaToAudit], difference: Difference) -> bytes:
     """Reads the key again from where it was found."""
     name, file, position = difference.place
     segment = replicas[name].survey.segments[file].file
@@ -332,7 +332,9 @@ def _key_of(replicas: dict[str, Replica], difference: Difference) -> bytes:
     raise AssertionError(f"{segment.path} has changed while it was read")
 
 
-def _read(replica: Replica, hash_key: HashKey, spool: RowSpool, meter: Meter) -> tuple[ReplicaFacts, dict[str, int]]:
+def _read(
+    replica: ReplicaToAudit, hash_key: HashKey, spool: RowSpool, meter: Meter
+) -> tuple[ReplicaFacts, dict[str, int]]:
     markers, bare, spans, stamps = ([np.zeros(0, dtype=kind)] for kind in (MARKER, MARKER, SPAN, STAMP))
     tally = {"records": 0, "tombstones": 0, "aborted": 0, "open": 0, "control": 0, "keyless": 0}
     reader, payloads = PieceReader(may_grow=True), Payloads()

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from headstone.errors import Unfinished
 
 
-class Place(NamedTuple):
+class SpooledBlob(NamedTuple):
     start: int
     size: int
 
@@ -35,7 +35,7 @@ class BlobSpool:
     ) -> None:
         self._file.close()
 
-    def put(self, blobs: Sequence[bytes]) -> list[Place]:
+    def put(self, blobs: Sequence[bytes]) -> list[SpooledBlob]:
         """Returns where each of them is."""
         with self._lock:
             start = self._file.seek(0, os.SEEK_END)
@@ -43,11 +43,11 @@ class BlobSpool:
             self._file.flush()
         places = []
         for blob in blobs:
-            places.append(Place(start, len(blob)))
+            places.append(SpooledBlob(start, len(blob)))
             start += len(blob)
         return places
 
-    def read(self, place: Place) -> bytes:
+    def read(self, place: SpooledBlob) -> bytes:
         blob = os.pread(self._file.fileno(), place.size, place.start)
         if len(blob) != place.size:
             raise Unfinished(f"a temporary file lost {place.size - len(blob)} bytes; run the same command again")

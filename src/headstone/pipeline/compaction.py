@@ -123,7 +123,7 @@ def compact(request: CompactionRequest, engine: Engine, tell: Tell) -> Compactio
                 partition_report(c, None, (), c.survey.log_start, chosen=c.directory.path in chosen) for c in candidates
             ]
         else:
-            _run(candidates, _Run(request, engine, sink, HashKey.random(), chosen), result, tell)
+            _run(candidates, _WaveRun(request, engine, sink, HashKey.random(), chosen), result, tell)
             sink.complete(selection.left, everything, engine, failed=bool(result.failed))
     if result.failed and not result.partitions and not result.done_before:
         for failure in result.failed[1:]:
@@ -187,7 +187,7 @@ def _candidates(
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _WaveRun:
     """What all waves of a run share."""
 
     request: CompactionRequest
@@ -197,7 +197,7 @@ class _Run:
     chosen: set[Place]
 
 
-def _run(candidates: Sequence[Candidate], run: _Run, result: CompactionResult, tell: Tell) -> None:
+def _run(candidates: Sequence[Candidate], run: _WaveRun, result: CompactionResult, tell: Tell) -> None:
     """Adds to the result, wave by wave; everything in it is committed."""
     total = 2 * sum(size_of(c) for c in candidates if c.directory.path in run.chosen and not c.range.empty)
     with ProgressLine(enabled=run.request.progress, unit=BYTES_READ_TWICE) as line:
@@ -239,7 +239,7 @@ def size_of(candidate: Candidate) -> int:
 
 
 @dataclass(slots=True)
-class _Progress:
+class _PartitionRun:
     """How far one partition of a wave has come. `error`: its first error; nothing more is done with it then."""
 
     candidate: Candidate
@@ -251,10 +251,10 @@ class _Progress:
     error: Exception | None = None
 
 
-def _run_wave(wave: Sequence[Candidate], run: _Run, result: CompactionResult, board: Board | None) -> None:
+def _run_wave(wave: Sequence[Candidate], run: _WaveRun, result: CompactionResult, board: Board | None) -> None:
     """Stages, then one commit after the other, then the checkpoints of all committed ones, whatever happened."""
     with run.sink.work_dirs(wave) as work_dirs:
-        partitions = [_Progress(c, work_dirs[c.directory.path], c.directory.path in run.chosen) for c in wave]
+        partitions = [_PartitionRun(c, work_dirs[c.directory.path], c.directory.path in run.chosen) for c in wave]
         _plan([p for p in partitions if p.chosen and not p.candidate.range.empty], run)
         _run_stages([p for p in partitions if p.work is not None], run, board)
         for partition in partitions:
@@ -274,7 +274,7 @@ def _run_wave(wave: Sequence[Candidate], run: _Run, result: CompactionResult, bo
     result.failed += [FailedPartition(partition=name, error=error) for name, error in failed]
 
 
-def _transfer(partitions: Sequence[_Progress], run: _Run) -> None:
+def _transfer(partitions: Sequence[_PartitionRun], run: _WaveRun) -> None:
     """Checks what is not rewritten, and brings it where the sink wants it."""
     tasks = [
         (partition, task)
@@ -292,7 +292,7 @@ def _stops_the_run(error: Exception) -> bool:
     return isinstance(error, Unfinished) or (isinstance(error, OSError) and error.errno in NO_ROOM)
 
 
-def _commit(partition: _Progress, run: _Run, result: CompactionResult) -> None:
+def _commit(partition: _PartitionRun, run: _WaveRun, result: CompactionResult) -> None:
     """An error in this partition's own files is this partition's; any other ends the run."""
     finished = partition.finished
     assert finished is not None
@@ -307,7 +307,7 @@ def _commit(partition: _Progress, run: _Run, result: CompactionResult) -> None:
     result.partitions.append(report)
 
 
-def _plan(partitions: Sequence[_Progress], run: _Run) -> None:
+def _plan(partitions: Sequence[_PartitionRun], run: _WaveRun) -> None:
     """Plans the work of each. With a bounded map, first fills it to see how far it reaches."""
     keys_max = run.request.policy.index_keys_max
     ends: list[int | Exception | None] = [None] * len(partitions)
@@ -325,14 +325,14 @@ def _plan(partitions: Sequence[_Progress], run: _Run) -> None:
         partition.work = partition_work(partition.candidate, cleaning, partition.work_dir)
 
 
-def _takes_whole(work: PartitionWork, bytes_total: int, run: _Run) -> bool:
+def _takes_whole(work: PartitionWork, bytes_total: int, run: _WaveRun) -> bool:
     return takes_whole(
         run.request.path, memory=keys.table_bytes(work.dirty_records) + work.records,
         memory_max=run.request.task_memory_bytes, size=work.size, bytes_per_task=bytes_total / run.engine.parallelism,
     )  # fmt: skip
 
 
-def _run_stages(partitions: Sequence[_Progress], run: _Run, board: Board | None) -> None:
+def _run_stages(partitions: Sequence[_PartitionRun], run: _WaveRun, board: Board | None) -> None:
     """Each gets its tasks' answers, or the first error of one of them."""
     total = sum(_work_of(partition).size for partition in partitions)
     by_size = sorted(partitions, key=lambda partition: -_work_of(partition).size)
@@ -348,19 +348,19 @@ def _run_stages(partitions: Sequence[_Progress], run: _Run, board: Board | None)
         _take(split[number], answer)
 
 
-def _take(partition: _Progress, answer: TaskResult | Exception) -> None:
+def _take(partition: _PartitionRun, answer: TaskResult | Exception) -> None:
     if isinstance(answer, Exception):
         partition.error = partition.error or answer
     else:
         partition.answers.append(answer)
 
 
-def _work_of(partition: _Progress) -> PartitionWork:
+def _work_of(partition: _PartitionRun) -> PartitionWork:
     assert partition.work is not None
     return partition.work
 
 
-def _finished(partition: _Progress) -> Finished:
+def _finished(partition: _PartitionRun) -> Finished:
     candidate, work = partition.candidate, partition.work
     if work is None:
         return Finished(candidate=candidate, work=None, groups=(), dirty_end=candidate.range.dirty_start)

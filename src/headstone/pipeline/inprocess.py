@@ -15,7 +15,7 @@ import numpy as np
 
 from headstone.errors import HeadstoneError
 from headstone.interruption import Threads, check
-from headstone.pipeline.blob_spool import BlobSpool, Place
+from headstone.pipeline.blob_spool import BlobSpool, SpooledBlob
 from headstone.pipeline.engine import Engine, Stop, never
 from headstone.pipeline.progress import Board, Meter, meter_on
 from headstone.pipeline.splitting import Splittable, Unit, buckets_of
@@ -88,13 +88,13 @@ class InProcess:
         edges = np.array(work.group_edges, dtype=np.int64)
         buckets = max(BUCKETS, buckets_of(work.records))
 
-        def index(unit: Unit) -> tuple[list[Place], int] | None:
+        def index(unit: Unit) -> tuple[list[SpooledBlob], int] | None:
             if stop():
                 return None
             blobs, lost = unit.index(buckets, meter_on(board))
             return spool.put(blobs), lost
 
-        def newest(bucket: int) -> tuple[list[Place], int, int]:
+        def newest(bucket: int) -> tuple[list[SpooledBlob], int, int]:
             blobs, keys, lost = newest_of_bucket([spool.read(places[bucket]) for places, _ in entries], edges)
             return spool.put(blobs), keys, lost
 

@@ -42,7 +42,7 @@ class InspectWork:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
+class RecordCounts:
     keys: int
     tombstones: int
     keyless: int
@@ -57,7 +57,7 @@ class Counts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionFacts:
     candidate: Candidate
-    counts: Counts
+    counts: RecordCounts
 
     def as_json(self) -> dict[str, Any]:
         survey, counts = self.candidate.survey, self.counts
@@ -176,9 +176,9 @@ def _candidate(directory: PartitionDir, surveyed: Surveyed | Exception, policy: 
         return error
 
 
-def _facts_of(candidate: Candidate, shares: Sequence[Counts | Exception]) -> PartitionFacts | Exception:
+def _facts_of(candidate: Candidate, shares: Sequence[RecordCounts | Exception]) -> PartitionFacts | Exception:
     """The error of a share that could not be read: then nothing is known about the partition."""
-    counts: list[Counts] = []
+    counts: list[RecordCounts] = []
     for share in shares:
         if isinstance(share, Exception):
             return share
@@ -197,18 +197,18 @@ def inspect_works(candidate: Candidate, hash_key: HashKey) -> list[InspectWork]:
     ]
 
 
-def _with_keys(shares: Sequence[Counts]) -> Counts:
-    values = {name: getattr(shares[0], name) for name in Counts.__slots__}
-    return Counts(**{**values, "keys": sum(share.keys for share in shares)})
+def _with_keys(shares: Sequence[RecordCounts]) -> RecordCounts:
+    values = {name: getattr(shares[0], name) for name in RecordCounts.__slots__}
+    return RecordCounts(**{**values, "keys": sum(share.keys for share in shares)})
 
 
-def count_partition(work: InspectWork, meter: Meter) -> Counts:
+def count_partition(work: InspectWork, meter: Meter) -> RecordCounts:
     """The newest committed record of a key makes it live if it has a value: newest first, below LSO."""
     cleaning = CleaningPass(
         policy=Policy(now_ms=0, tombstones_below=NO_LIMIT), hash_key=work.hash_key, dirty_start=0,
         dirty_end=NO_LIMIT, uncleanable=NO_LIMIT, active=np.zeros(0, dtype=PRODUCER),
     )  # fmt: skip
-    tally = _Tally()
+    tally = _PartitionTally()
     records = -(-sum(segment.records for segment in work.segments) // work.shares)
     # Digests spread evenly over shares, and there is more than one share only with many millions of records.
     table = keys.new_table(records if work.shares == 1 else records + records // 8)
@@ -230,7 +230,7 @@ def count_partition(work: InspectWork, meter: Meter) -> Counts:
     return tally.counts()
 
 
-class _Tally:
+class _PartitionTally:
     def __init__(self) -> None:
         self.keys = self.tombstones = self.keyless = self.markers = self.aborted = self.open = self.horizons = 0
         self.horizon_min: int | None = None
@@ -253,8 +253,8 @@ class _Tally:
             self.horizon_min = low if self.horizon_min is None else min(low, self.horizon_min)
             self.horizon_max = high if self.horizon_max is None else max(high, self.horizon_max)
 
-    def counts(self) -> Counts:
-        return Counts(
+    def counts(self) -> RecordCounts:
+        return RecordCounts(
             keys=self.keys, tombstones=self.tombstones, keyless=self.keyless, markers=self.markers,
             aborted_records=self.aborted, open_records=self.open, horizons=self.horizons,
             horizon_min=self.horizon_min, horizon_max=self.horizon_max,

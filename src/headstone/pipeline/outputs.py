@@ -16,7 +16,7 @@ import numpy as np
 
 from headstone.log.directory import INDEX, LOG, TIME_INDEX, TXN_INDEX, numbered
 from headstone.log.indexes import AbortedTxn, IndexBuilder, aborted_bytes
-from headstone.retention.rewrite import Rewritten
+from headstone.retention.rewrite import RewrittenChunk
 from headstone.storage.places import Place
 from headstone.storage.uploads import open_upload, write_whole
 
@@ -56,7 +56,7 @@ class _Writing:
         fits = int(np.searchsorted(np.cumsum(sizes), SEGMENT_BYTES_MAX - self.size, side="right"))
         return fits if self.size else max(fits, 1)
 
-    def append(self, new: Rewritten, start: int, end: int) -> None:
+    def append(self, new: RewrittenChunk, start: int, end: int) -> None:
         """The batches numbered [start, end) of a chunk."""
         if start == end:
             return
@@ -98,7 +98,7 @@ class OutputWriter:
         self._interval = index_interval_bytes
         self._segments = [_Writing(directory, base, index_interval_bytes)]
 
-    def append(self, new: Rewritten) -> None:
+    def append(self, new: RewrittenChunk) -> None:
         start = 0
         while start < new.sizes.size:
             end = start + self._segments[-1].fitting(new.sizes[start:])

@@ -138,7 +138,7 @@ def run_survey(task: SurveyTask, walk: Walk | None = None) -> Surveyed:
     """The survey of a partition directory with the files beside its log: checkpoints, snapshots, `.txnindex`."""
     directory = task.directory
     files = readable_segments(directory)
-    walk = walk or (Remembered() if task.is_far else walk_file)
+    walk = walk or (RememberedWalk() if task.is_far else walk_file)
     snapshot, notes = _newest_snapshot(directory, files, walk)
     try:
         survey = survey_partition(
@@ -160,7 +160,7 @@ def run_survey(task: SurveyTask, walk: Walk | None = None) -> Surveyed:
     return survey, notes
 
 
-class Remembered:
+class RememberedWalk:
     """A walk that keeps the headers of remote files: a second walk reads nothing again, up to a limit.
 
     A file with another size or time is another file."""

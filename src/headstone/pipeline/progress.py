@@ -37,7 +37,7 @@ Tell = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unit:
+class CountUnit:
     """What a line counts in: its name, and how much of what is counted makes one of it."""
 
     name: str
@@ -50,11 +50,11 @@ class Unit:
 
 
 COMPILING = "compiling kernels (once)"
-BYTES = Unit(name="")
-BYTES_READ_TWICE = Unit(name="", scale=2)
+BYTES = CountUnit(name="")
+BYTES_READ_TWICE = CountUnit(name="", scale=2)
 """For a log whose every byte counts twice: once for its keys, once for what is written."""
 OFFSETS, OBJECTS, EXTENTS, ROWS, RECORDS = (
-    Unit(name=name) for name in ("offsets", "objects", "extents", "rows", "records")
+    CountUnit(name=name) for name in ("offsets", "objects", "extents", "rows", "records")
 )
 """For work whose bytes are unknown, or that moves none."""
 
@@ -239,7 +239,7 @@ class ProgressLine:
     REWRITE_S = 0.5
     REPEAT_S = 5.0
 
-    def __init__(self, *, enabled: bool, unit: Unit = BYTES) -> None:
+    def __init__(self, *, enabled: bool, unit: CountUnit = BYTES) -> None:
         self._unit = unit
         self.board = Board() if enabled else None
         """What tasks report; None if no progress is shown."""
@@ -338,7 +338,7 @@ def _line_on(stream: TextIO) -> _Line:
 
 
 def describe(
-    done: int, total: int, records: int, elapsed_s: float, unit: Unit = BYTES, *, compiling: bool = False
+    done: int, total: int, records: int, elapsed_s: float, unit: CountUnit = BYTES, *, compiling: bool = False
 ) -> str:
     if done == 0:
         to_do = f"{unit.told(total)} to do"

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from headstone.pipeline.engine import Engine
 from headstone.pipeline.inprocess import InProcess
-from headstone.pipeline.progress import BYTES, ProgressLine, Unit
+from headstone.pipeline.progress import BYTES, CountUnit, ProgressLine
 
 
 class Runner(Protocol):
@@ -21,7 +21,7 @@ class Runner(Protocol):
         """For work on this many bytes; 0 if unknown."""
         ...
 
-    def progress(self, unit: Unit = BYTES) -> ProgressLine: ...
+    def progress(self, unit: CountUnit = BYTES) -> ProgressLine: ...
 
     def tell(self, text: str) -> None:
         """A remark."""
@@ -37,7 +37,7 @@ class SilentRunner:
         del size
         return nullcontext(InProcess())
 
-    def progress(self, unit: Unit = BYTES) -> ProgressLine:
+    def progress(self, unit: CountUnit = BYTES) -> ProgressLine:
         return ProgressLine(enabled=False, unit=unit)
 
     def tell(self, text: str) -> None:

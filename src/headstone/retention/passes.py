@@ -18,7 +18,7 @@ from headstone.log import kernels
 from headstone.log.reading import Chunk, ChunkReader, Payloads, corrupt_record
 from headstone.retention import keys
 from headstone.retention.policy import Policy, horizon_after
-from headstone.retention.rewrite import Rewriter, Rewritten, changed
+from headstone.retention.rewrite import Rewriter, RewrittenChunk, changed
 from headstone.retention.survey import SegmentSurvey, seals
 from headstone.retention.transactions import COMMITTED, DATA, OPEN, Roles
 from headstone.retention.verdicts import REASONS, judge, kept_headers
@@ -158,7 +158,7 @@ class PieceRewriter:
         self._rewriter = Rewriter(now_ms=policy.now_ms, plain_below=policy.plain_below)
         self.reasons = np.zeros(len(REASONS), dtype=np.int64)
 
-    def rewrite(self, piece: Piece, states: States) -> Rewritten:
+    def rewrite(self, piece: Piece, states: States) -> RewrittenChunk:
         batches = piece.chunk.batches
         if (piece.roles == OPEN).any():
             raise AssertionError(f"{piece.chunk.path}: a range to rewrite may not reach into an open transaction")

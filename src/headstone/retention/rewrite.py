@@ -189,7 +189,7 @@ def emit(data: Any, batches: Any, actions: Any, roles: Any, horizons: Any, state
 
 
 @dataclass(slots=True, kw_only=True)
-class Rewritten:
+class RewrittenChunk:
     """The new bytes of one chunk and what an index needs of each batch in it."""
 
     data: Bytes
@@ -214,7 +214,7 @@ class Rewriter:
         self._scratch = np.zeros(0, dtype=np.uint8)
 
     def rewrite(self, chunk: Chunk, actions: npt.NDArray[np.uint8], roles: Roles, horizons: npt.NDArray[np.int64],
-                states: npt.NDArray[np.uint8], ordinals: npt.NDArray[np.int64]) -> Rewritten:  # fmt: skip
+                states: npt.NDArray[np.uint8], ordinals: npt.NDArray[np.int64]) -> RewrittenChunk:  # fmt: skip
         batches = chunk.batches
         chosen = np.flatnonzero((actions == REBUILD) & (batches["codec"] != 0))
         packed, spans, heads = self._repacked(chunk, chosen, horizons, states, ordinals)
@@ -228,7 +228,9 @@ class Rewriter:
         )  # fmt: skip
         if size < 0:
             raise changed(chunk.path, chunk.position, int(chunk.batches[0]["base_offset"]))
-        return Rewritten(data=self._out[:size], sizes=sizes[:n], lasts=lasts[:n], stamps=stamps[:n], counts=counts[:n])
+        return RewrittenChunk(
+            data=self._out[:size], sizes=sizes[:n], lasts=lasts[:n], stamps=stamps[:n], counts=counts[:n]
+        )
 
     def _repacked(self, chunk: Chunk, chosen: npt.NDArray[np.int64], horizons: npt.NDArray[np.int64],
                   states: npt.NDArray[np.uint8], ordinals: npt.NDArray[np.int64]) -> tuple[Any, Any, Any]:  # fmt: skip

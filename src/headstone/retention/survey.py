@@ -106,7 +106,7 @@ class PartitionSurvey:
 
 
 @dataclass(slots=True)
-class _Tally:
+class _SegmentTally:
     """Gathers one segment's facts table by table."""
 
     records: int = 0
@@ -251,7 +251,7 @@ def _first_walk(files: Sequence[SegmentFile], walk: Walk, history: _History) -> 
                 problem=f"the segment begins inside the one before, which goes up to offset {previous}",
                 advice="restore both files from a replica",
             )  # fmt: skip
-        tally = _Tally()
+        tally = _SegmentTally()
         for table in walk(file, previous):
             tally.add(table)
             history.add(table)

@@ -20,7 +20,7 @@ from headstone.sim.partition_log import PartitionLog, PlainInsideTransactionErro
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Metadata:
+class PartitionMetadata:
     """The partition as the controller has it. `members` maps a broker to the version in which it was added."""
 
     version: int
@@ -32,7 +32,7 @@ class Metadata:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fetched:
+class FetchAnswer:
     """A leader's answer to a fetch. `diverging` is where the follower's log stops agreeing with the leader's, or None."""
 
     leader_epoch: int
@@ -47,7 +47,7 @@ def coordinated_policy(policy: Policy, group: GroupWatermarks) -> Policy:
     return replace(policy, tombstones_below=group.mtro, markers_below=group.mxro, plain_below=NO_LIMIT)
 
 
-def all_members(metadata: Metadata) -> tuple[int, ...]:
+def all_members(metadata: PartitionMetadata) -> tuple[int, ...]:
     return tuple(metadata.members)
 
 
@@ -59,12 +59,12 @@ class Parts:
     leader: Callable[[int], leading.Leader] = leading.Leader
     prove: Callable[[PartitionLog], ReplicaWatermarks] = PartitionLog.watermarks
     policy: Callable[[Policy, GroupWatermarks], Policy] = coordinated_policy
-    members: Callable[[Metadata], tuple[int, ...]] = all_members
+    members: Callable[[PartitionMetadata], tuple[int, ...]] = all_members
     keeps_old_membership: bool = False
     stalls_on_plain: bool = False
 
 
-class Broker:
+class SimBroker:
     """`durable` and `member_since` are on its disk beside the log; all else is lost in a crash."""
 
     def __init__(self, number: int, rules: str, policy: Policy, parts: Parts, skew_ms: int) -> None:
@@ -81,7 +81,7 @@ class Broker:
         self.log = PartitionLog()
         self.durable: following.Durable | None = None
         self.member_since: int | None = None
-        self.metadata: Metadata | None = None
+        self.metadata: PartitionMetadata | None = None
         self.replica = parts.replica(number)
         self.leader = parts.leader(number)
         self.ends: dict[int, int] = {}
@@ -91,7 +91,7 @@ class Broker:
         self.registration = 0
         self.outbox: list[Send] = []
         self.grants: list[leading.HoldGranted] = []
-        self.pending: Fetched | None = None
+        self.pending: FetchAnswer | None = None
         self.epoch_start = 0
         self.saved_high_watermark = 0
         self._parts = parts
@@ -141,7 +141,7 @@ class Broker:
         self.registration += 1
         self.start(fresh)
 
-    def learn(self, metadata: Metadata, now_ms: int, fresh: int) -> None:
+    def learn(self, metadata: PartitionMetadata, now_ms: int, fresh: int) -> None:
         """New metadata. Throws away a log of an earlier membership: it may still hold what others have removed."""
         before = self.metadata
         if before is not None and metadata.version <= before.version:
@@ -170,7 +170,7 @@ class Broker:
             same = {b for b, since in metadata.members.items() if before.members.get(b) == since}
             self.ends = {broker: end for broker, end in self.ends.items() if broker in same}
 
-    def _begin(self, metadata: Metadata, now_ms: int) -> None:
+    def _begin(self, metadata: PartitionMetadata, now_ms: int) -> None:
         self.log.begin_epoch(metadata.leader_epoch)
         self.epoch_start = self.log.log_end
         self.ends = {}
@@ -186,7 +186,7 @@ class Broker:
         ends = [self.log.log_end if b == self.number else self.ends.get(b, 0) for b in self.metadata.isr]
         self.log.high_watermark = max(self.log.high_watermark, min(ends, default=0))
 
-    def serve_fetch(self, asker: Broker, limit: int, now_ms: int) -> Fetched | None:
+    def serve_fetch(self, asker: SimBroker, limit: int, now_ms: int) -> FetchAnswer | None:
         """None if the asker is not a member that this leader knows of, or only of an earlier membership."""
         assert self.metadata is not None
         follower, position = asker.number, asker.log.log_end
@@ -208,12 +208,12 @@ class Broker:
                 if len(taken) >= limit:
                     break
                 taken.append(batch)
-        return Fetched(
+        return FetchAnswer(
             leader_epoch=self.metadata.leader_epoch, position=position, batches=tuple(taken),
             high_watermark=log.high_watermark, log_start=log.log_start, diverging=diverging,
         )  # fmt: skip
 
-    def apply_fetch(self, got: Fetched, fresh: int) -> None:
+    def apply_fetch(self, got: FetchAnswer, fresh: int) -> None:
         log = self.log
         if got.diverging is not None:
             leader_epoch, end = got.diverging

@@ -14,8 +14,8 @@ from functools import partial
 from headstone.coordination.danger import Margins
 from headstone.interruption import Interrupted, check
 from headstone.sim.broker import Parts
-from headstone.sim.chaos import Outcome, Step
-from headstone.sim.checkers import Finding
+from headstone.sim.chaos import ChaosOutcome, Step
+from headstone.sim.checkers import CheckerFinding
 from headstone.sim.guarded_runs import draw_guarded, margins_of, run_both_ways, run_story
 from headstone.sim.mutants import MUTANTS
 from headstone.sim.runs import draw, run_seed, run_steps, shrink
@@ -28,7 +28,7 @@ LOOK_S = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class CampaignSettings:
     """For guarded runs a mutant is a missing margin (`guarded_runs.MUTANTS`), and each seed draws its number of replicas."""
 
     rules: str
@@ -40,14 +40,14 @@ class Settings:
         return Parts() if self.mutant is None else MUTANTS[self.mutant].parts
 
 
-def run_chunk(first: int, last: int, settings: Settings) -> Tally:
+def run_chunk(first: int, last: int, settings: CampaignSettings) -> Tally:
     tally = Tally()
     for seed in range(first, last):
         tally.add(_one(seed, settings))
     return tally
 
 
-def _one(seed: int, settings: Settings) -> Tally:
+def _one(seed: int, settings: CampaignSettings) -> Tally:
     if settings.rules == GUARDED:
         return run_both_ways(seed, steps=settings.steps, mutant=settings.mutant)
     outcome = run_seed(
@@ -60,7 +60,7 @@ def _one(seed: int, settings: Settings) -> Tally:
 
 
 def campaign(
-    first: int, count: int, settings: Settings, *, jobs: int, stop_early: bool, tell: Callable[[Tally], None]
+    first: int, count: int, settings: CampaignSettings, *, jobs: int, stop_early: bool, tell: Callable[[Tally], None]
 ) -> Tally:
     """Runs seeds `first` to `first + count`, exclusive; `stop_early` ends after the chunk with the first violation."""
     total = Tally()
@@ -75,7 +75,7 @@ def campaign(
     return total
 
 
-def _results(chunks: Iterator[tuple[int, int]], settings: Settings, jobs: int) -> Iterator[Tally]:
+def _results(chunks: Iterator[tuple[int, int]], settings: CampaignSettings, jobs: int) -> Iterator[Tally]:
     if jobs == 1:
         for first, last in chunks:
             check()
@@ -101,7 +101,7 @@ def _results(chunks: Iterator[tuple[int, int]], settings: Settings, jobs: int) -
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def shortened(violation: Violation, settings: Settings) -> tuple[int, list[str], Finding]:
+def shortened(violation: Violation, settings: CampaignSettings) -> tuple[int, list[str], CheckerFinding]:
     """(number of steps drawn, the names of the steps left, the finding that they lead to)."""
     seed = violation.seed
     if settings.rules == GUARDED:
@@ -116,9 +116,9 @@ def shortened(violation: Violation, settings: Settings) -> tuple[int, list[str],
     return len(story), [name for name, _ in best.steps], best.finding
 
 
-def _outcome(seed: int, scenario: Scenario, parts: Parts, story: list[Step]) -> Outcome:
+def _outcome(seed: int, scenario: Scenario, parts: Parts, story: list[Step]) -> ChaosOutcome:
     return run_steps(seed, scenario, story, parts)
 
 
-def _guarded_outcome(seed: int, scenario: Scenario, margins: Margins, story: list[Step]) -> Outcome:
+def _guarded_outcome(seed: int, scenario: Scenario, margins: Margins, story: list[Step]) -> ChaosOutcome:
     return run_story(seed, scenario, story, margins)[0]

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from headstone import units
 from headstone.errors import UsageError
 from headstone.retention.policy import COORDINATED
-from headstone.sim.campaign import Settings, campaign, shortened
-from headstone.sim.checkers import Finding
+from headstone.sim.campaign import CampaignSettings, campaign, shortened
+from headstone.sim.checkers import CheckerFinding
 from headstone.sim.guarded_runs import MUTANTS as MARGINS
 from headstone.sim.mutants import MUTANTS
 from headstone.sim.tallies import FIRST_SEED, GUARDED, GUARDED_STEPS, STEPS, Tally
@@ -25,12 +25,12 @@ FRESH_SEEDS = range(10**9, 2 * 10**9)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CampaignRun:
-    settings: Settings
+    settings: CampaignSettings
     first: int
     """The first seed."""
     tally: Tally
     seconds: float
-    short: tuple[int, list[str], Finding] | None
+    short: tuple[int, list[str], CheckerFinding] | None
     """For the first violation: number of steps drawn, the steps left, the finding that they lead to."""
 
     def replay(self, seed: int) -> str:
@@ -71,7 +71,7 @@ class CampaignRun:
         } | (guarded if self.settings.rules == GUARDED else {})  # fmt: skip
 
 
-def settings_of(*, rules: str, steps: int | None, replicas: int | None, mutant: str | None) -> Settings:
+def settings_of(*, rules: str, steps: int | None, replicas: int | None, mutant: str | None) -> CampaignSettings:
     guarded = rules == GUARDED
     if guarded and replicas is not None:
         raise UsageError("guarded seeds draw two or three replicas each; leave --replicas out")
@@ -83,7 +83,9 @@ def settings_of(*, rules: str, steps: int | None, replicas: int | None, mutant: 
         )
     if mutant is not None and rules not in (COORDINATED, GUARDED):
         raise UsageError("a mutant is one of the coordinated rules or of the guard; leave --rules out")
-    return Settings(rules=rules, steps=steps or (GUARDED_STEPS if guarded else STEPS), replicas=replicas, mutant=mutant)
+    return CampaignSettings(
+        rules=rules, steps=steps or (GUARDED_STEPS if guarded else STEPS), replicas=replicas, mutant=mutant
+    )
 
 
 def known_mutants() -> dict[str, dict[str, str]]:
@@ -99,7 +101,7 @@ def first_seed(given: int | None, *, fresh: bool) -> int:
 
 
 def run_campaign(
-    settings: Settings, *, first: int, seeds: int, jobs: int, shrink: bool, tell: Callable[[Tally], None]
+    settings: CampaignSettings, *, first: int, seeds: int, jobs: int, shrink: bool, tell: Callable[[Tally], None]
 ) -> CampaignRun:
     """With a mutant, stops at the first violation."""
     started = time.monotonic()

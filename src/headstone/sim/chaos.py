@@ -16,9 +16,9 @@ from headstone.coordination.replica import without_mxfo
 from headstone.coordination.watermarks import GroupWatermarks
 from headstone.retention.policy import COORDINATED
 from headstone.sim import checkers
-from headstone.sim.broker import Broker, Parts
-from headstone.sim.checkers import Finding, check_log, check_reader, check_removals, check_watermarks
-from headstone.sim.cluster import Cluster, Producer, RecordPairs
+from headstone.sim.broker import Parts, SimBroker
+from headstone.sim.checkers import CheckerFinding, check_log, check_reader, check_removals, check_watermarks
+from headstone.sim.cluster import RecordPairs, SimCluster, SimProducer
 from headstone.sim.readers import Reader
 from headstone.sim.scenario import DELETE_RETENTION_MS, KEYS, Scenario
 
@@ -28,10 +28,10 @@ HEAL_ROUNDS = 10
 
 
 @dataclass(slots=True, kw_only=True)
-class Outcome:
+class ChaosOutcome:
     seed: int
     steps: list[Step]
-    finding: Finding | None = None
+    finding: CheckerFinding | None = None
     at_step: int = -1
     faults: Counter[str] = field(default_factory=Counter)
     checks: int = 0
@@ -42,7 +42,7 @@ class Driver:
 
     def __init__(self, scenario: Scenario, parts: Parts) -> None:
         self.scenario = scenario
-        self.cluster = Cluster(
+        self.cluster = SimCluster(
             brokers=scenario.brokers, replicas=scenario.replicas, rules=scenario.rules, policy=scenario.policy,
             parts=parts, skews_ms=list(scenario.skews_ms),
         )  # fmt: skip
@@ -56,7 +56,7 @@ class Driver:
         self.checks = 0
         self._writes = 0
         for i in range(3):
-            self.cluster.producers.append(Producer(producer_id=100 + i, marker_bumps_epoch=i < 3 * scenario.txn_v2))
+            self.cluster.producers.append(SimProducer(producer_id=100 + i, marker_bumps_epoch=i < 3 * scenario.txn_v2))
         for i in range(scenario.readers):
             self.cluster.readers.append(Reader(f"reader {i}", committed=i != 1))
 
@@ -91,7 +91,7 @@ class Driver:
             return send
         return Send(to=send.to, message=without_mxfo(message))
 
-    def pick_broker(self, rng: random.Random, *, alive: bool = True) -> Broker | None:
+    def pick_broker(self, rng: random.Random, *, alive: bool = True) -> SimBroker | None:
         chosen = [broker for broker in self.cluster.brokers if broker.alive == alive]
         return rng.choice(chosen) if chosen else None
 
@@ -337,7 +337,9 @@ class Driver:
                 fell = group.mtro < before[1].mtro or group.mxro < before[1].mxro
                 text = f"went from {before[1].mtro}/{before[1].mxro} to {group.mtro}/{group.mxro}"
                 if fell and broker.alive:
-                    raise Corrupt(Finding(kind=checkers.WATERMARK_FELL, where=f"broker {broker.number}", text=text))
+                    raise Corrupt(
+                        CheckerFinding(kind=checkers.WATERMARK_FELL, where=f"broker {broker.number}", text=text)
+                    )
             self.groups_seen[broker.number] = (incarnation, group)
             self.highest = GroupWatermarks(
                 mtro=max(self.highest.mtro, group.mtro), mxro=max(self.highest.mxro, group.mxro)
@@ -352,11 +354,11 @@ class Driver:
 class Corrupt(Exception):
     """Ends a story."""
 
-    def __init__(self, finding: Finding) -> None:
+    def __init__(self, finding: CheckerFinding) -> None:
         super().__init__(finding.text)
         self.finding = finding
 
 
-def _raise_first(findings: Sequence[Finding]) -> None:
+def _raise_first(findings: Sequence[CheckerFinding]) -> None:
     if findings:
         raise Corrupt(findings[0])

@@ -14,7 +14,7 @@ from headstone.coordination.watermarks import GroupWatermarks
 from headstone.sim.batches import ABORT, COMMIT, Batch, Record
 from headstone.sim.partition_log import PartitionLog
 from headstone.sim.readers import Reader, read, table_of
-from headstone.sim.truth import Entry, Truth, Txn
+from headstone.sim.truth import AcceptedRecord, Truth, Txn
 
 DELETED_REAPPEARS = "deleted-reappears"
 ABORTED_AS_COMMITTED = "aborted-as-committed"
@@ -28,13 +28,13 @@ CORRUPTIONS = (DELETED_REAPPEARS, ABORTED_AS_COMMITTED, COMMITTED_HIDDEN, FROZEN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class CheckerFinding:
     kind: str
     where: str
     text: str
 
 
-def check_log(name: str, log: PartitionLog, truth: Truth) -> list[Finding]:
+def check_log(name: str, log: PartitionLog, truth: Truth) -> list[CheckerFinding]:
     """What this replica would serve to a read_committed consumer, against the truth below its LSO."""
     end = log.last_stable_offset()
     served, _ = read(log, log.log_start, committed=True)
@@ -49,46 +49,46 @@ def check_log(name: str, log: PartitionLog, truth: Truth) -> list[Finding]:
     return findings + _frozen(name, log, truth)
 
 
-def _undeserved(name: str, record: Record, truth: Truth) -> list[Finding]:
+def _undeserved(name: str, record: Record, truth: Truth) -> list[CheckerFinding]:
     entry = truth.entries.get(record.offset)
     if entry is not None and entry.committed:
         return []
     what = "aborted" if entry is not None and entry.refused else "undecided"
     text = f"serves {_show(record)}, which is {what}"
-    return [Finding(kind=ABORTED_AS_COMMITTED, where=name, text=text)]
+    return [CheckerFinding(kind=ABORTED_AS_COMMITTED, where=name, text=text)]
 
 
-def _told(got: Record | None, expected: Entry) -> bool:
+def _told(got: Record | None, expected: AcceptedRecord) -> bool:
     if expected.record.value is None:
         return got is None or got.value is None
     return got is not None and got.offset == expected.record.offset
 
 
-def _missing(name: str, log: PartitionLog, got: Record | None, expected: Entry) -> Finding:
+def _missing(name: str, log: PartitionLog, got: Record | None, expected: AcceptedRecord) -> CheckerFinding:
     """A record that is in the log but not served is hidden; a deletion that is nowhere leaves the deleted value."""
     wanted = _show(expected.record)
     instead = f"serves {_show(got)}" if got else "serves nothing"
     if any(expected.record in batch.records for batch in log.batches(expected.record.offset)):
         text = f"{instead} and hides {wanted}, which is committed"
-        return Finding(kind=COMMITTED_HIDDEN, where=name, text=text)
+        return CheckerFinding(kind=COMMITTED_HIDDEN, where=name, text=text)
     if expected.record.value is None:
-        return Finding(kind=DELETED_REAPPEARS, where=name, text=f"{instead}, deleted by {wanted}")
-    return Finding(kind=COMMITTED_HIDDEN, where=name, text=f"{instead} and has lost {wanted}")
+        return CheckerFinding(kind=DELETED_REAPPEARS, where=name, text=f"{instead}, deleted by {wanted}")
+    return CheckerFinding(kind=COMMITTED_HIDDEN, where=name, text=f"{instead} and has lost {wanted}")
 
 
-def _frozen(name: str, log: PartitionLog, truth: Truth) -> list[Finding]:
+def _frozen(name: str, log: PartitionLog, truth: Truth) -> list[CheckerFinding]:
     findings = []
     for producer_id, first in log.open.items():
         txn = truth.txn_at(first, producer_id)
         if txn is not None and txn.marker is not None and txn.marker < min(log.high_watermark, log.log_end):
             text = f"LSO is held at {first} by a transaction that was {txn.outcome} at offset {txn.marker}"
-            findings.append(Finding(kind=FROZEN, where=name, text=text))
+            findings.append(CheckerFinding(kind=FROZEN, where=name, text=text))
     return findings
 
 
 def check_reader(
     reader: Reader, start: int, records: Sequence[Record], truth: Truth, *, now_ms: int, grace_ms: int
-) -> list[Finding]:
+) -> list[CheckerFinding]:
     """After a poll from `start`: did the reader get what is not committed, or pass a tombstone without getting it?
 
     A reader has delete.retention.ms (less the clocks' skew: `grace_ms`) from the moment a deletion became visible; one whose
@@ -113,12 +113,12 @@ def check_reader(
         held = reader.held_from is not None and record.offset >= reader.held_from
         if believed is not None and believed.committed and (held or now_ms < entry.visible_ms + grace_ms):
             text = f"passed the deletion {_show(record)} without seeing it and still believes {_show(believed_record)}"
-            findings.append(Finding(kind=DELETED_REAPPEARS, where=reader.name, text=text))
+            findings.append(CheckerFinding(kind=DELETED_REAPPEARS, where=reader.name, text=text))
         del reader.table[record.key]
     return findings
 
 
-def check_watermarks(group: GroupWatermarks, members: Iterable[tuple[str, PartitionLog]]) -> list[Finding]:
+def check_watermarks(group: GroupWatermarks, members: Iterable[tuple[str, PartitionLog]]) -> list[CheckerFinding]:
     """No member may hold below MTRO a record that a newer one below it supersedes, nor transactional data below MXRO."""
     findings = []
     for name, log in members:
@@ -128,18 +128,18 @@ def check_watermarks(group: GroupWatermarks, members: Iterable[tuple[str, Partit
                 break
             if batch.is_data and batch.transactional and batch.base < group.mxro:
                 text = f"MXRO is {group.mxro}, but transactional data is at offset {batch.base}"
-                findings.append(Finding(kind=WATERMARK_UNTRUE, where=name, text=text))
+                findings.append(CheckerFinding(kind=WATERMARK_UNTRUE, where=name, text=text))
             for record in batch.records:
                 if record.offset < log.log_start or record.offset >= group.mtro:
                     continue
                 if record.key in newest:
                     text = f"MTRO is {group.mtro}, but offset {newest[record.key]} is superseded by {record.offset}"
-                    findings.append(Finding(kind=WATERMARK_UNTRUE, where=name, text=text))
+                    findings.append(CheckerFinding(kind=WATERMARK_UNTRUE, where=name, text=text))
                 newest[record.key] = record.offset
     return findings
 
 
-def check_removals(members: Sequence[tuple[str, PartitionLog]], truth: Truth) -> list[Finding]:
+def check_removals(members: Sequence[tuple[str, PartitionLog]], truth: Truth) -> list[CheckerFinding]:
     """Whatever protects must outlive, on every member, what it protects from, before it goes on any.
 
     A tombstone that is gone somewhere while an older value is left anywhere, or a marker while data of its transaction is left:
@@ -152,7 +152,7 @@ def check_removals(members: Sequence[tuple[str, PartitionLog]], truth: Truth) ->
         )
         if gone is not None:
             findings += [
-                Finding(
+                CheckerFinding(
                     kind=REMOVED_EARLY, where=name, text=f"holds {old}, but {gone} has removed {_show(entry.record)}"
                 )
                 for name, log in members
@@ -165,7 +165,7 @@ def check_removals(members: Sequence[tuple[str, PartitionLog]], truth: Truth) ->
         gone = next((name for name, log in members if _passed(log, marker) and not _has_marker(log, marker)), None)
         if gone is not None:
             findings += [
-                Finding(
+                CheckerFinding(
                     kind=REMOVED_EARLY, where=name, text=f"holds data at {base}, but {gone} has removed marker {marker}"
                 )
                 for name, log in members
@@ -178,7 +178,7 @@ def _passed(log: PartitionLog, offset: int) -> bool:
     return log.log_start <= offset < log.high_watermark
 
 
-def _holds(log: PartitionLog, entry: Entry) -> bool:
+def _holds(log: PartitionLog, entry: AcceptedRecord) -> bool:
     return any(entry.record in batch.records for batch in _around(log, entry.record.offset))
 
 
@@ -190,7 +190,7 @@ def _around(log: PartitionLog, offset: int) -> list[Batch]:
     return [batch for batch in itertools.islice(log.batches(offset), 1) if batch.base <= offset]
 
 
-def _older(log: PartitionLog, deletion: Entry, truth: Truth) -> list[str]:
+def _older(log: PartitionLog, deletion: AcceptedRecord, truth: Truth) -> list[str]:
     key, offset = deletion.record.key, deletion.record.offset
     records = (record for batch in log.batches(log.log_start) if batch.base < offset for record in batch.records)
     values = (r for r in records if r.key == key and log.log_start <= r.offset < offset and r.value is not None)

@@ -12,7 +12,7 @@ from headstone.coordination import leader as leading
 from headstone.coordination.messages import Poll, Report, Send
 from headstone.retention.policy import Policy
 from headstone.sim.batches import Batch, data_batch, marker_batch
-from headstone.sim.broker import Broker, Metadata, Parts
+from headstone.sim.broker import PartitionMetadata, Parts, SimBroker
 from headstone.sim.cleaning import Cleaned
 from headstone.sim.readers import Reader
 from headstone.sim.truth import ABORTED, COMMITTED, Truth, Txn
@@ -23,7 +23,7 @@ START_MS = 1_000_000
 
 
 @dataclass(slots=True, kw_only=True)
-class Producer:
+class SimProducer:
     """`marker_bumps_epoch` is the behaviour of transactions v2: the marker carries the data's epoch + 1."""
 
     producer_id: int
@@ -33,7 +33,7 @@ class Producer:
     txn: Txn | None = None
 
 
-class Watcher(Protocol):
+class Onlooker(Protocol):
     """An outside observer that is called while time passes."""
 
     def next_ms(self) -> int:
@@ -47,29 +47,29 @@ class Watcher(Protocol):
         ...
 
 
-class Cluster:
+class SimCluster:
     """Brokers 0 to n - 1 exist; the first `replicas` of them are members at the start."""
 
     def __init__(
         self, *, brokers: int, replicas: int, rules: str, policy: Policy, parts: Parts, skews_ms: list[int]
     ) -> None:
         self.now_ms = START_MS
-        self.watcher: Watcher | None = None
+        self.watcher: Onlooker | None = None
         self.hold = False
         """The topic's config, as the controller has it: a hold of all cleaning."""
         self.compacted = True
         """Whether the topic's cleanup.policy contains compact; if not, no broker cleans."""
         self.delete_retention_ms = policy.delete_retention_ms
         self.truth = Truth()
-        self.brokers = [Broker(i, rules, policy, parts, skews_ms[i]) for i in range(brokers)]
-        self.producers: list[Producer] = []
+        self.brokers = [SimBroker(i, rules, policy, parts, skews_ms[i]) for i in range(brokers)]
+        self.producers: list[SimProducer] = []
         self.readers: list[Reader] = []
         self.isolated: set[int] = set()
         self.network: deque[Send] = deque()
         self._incarnations = FIRST_INCARNATION
         self.active_epoch = -1
         members = dict.fromkeys(range(replicas), 0)
-        self.metadata = Metadata(
+        self.metadata = PartitionMetadata(
             version=0, leader=0, leader_epoch=0, isr=tuple(members), members=members, readers=()
         )  # fmt: skip
         for broker in self.brokers:
@@ -91,10 +91,10 @@ class Cluster:
         self._incarnations += 1
         return self._incarnations
 
-    def reachable(self, broker: Broker) -> bool:
+    def reachable(self, broker: SimBroker) -> bool:
         return broker.alive and broker.number not in self.isolated
 
-    def leader(self) -> Broker | None:
+    def leader(self) -> SimBroker | None:
         """The leader according to the controller, if it can be reached and knows that it leads."""
         number = self.metadata.leader
         if number is None:
@@ -108,7 +108,7 @@ class Cluster:
             self.watcher.changing()
         self.metadata = replace(self.metadata, version=self.metadata.version + 1, **changes)  # type: ignore[arg-type]
 
-    def learn(self, broker: Broker) -> None:
+    def learn(self, broker: SimBroker) -> None:
         """The controller's metadata reaches a broker."""
         if not self.reachable(broker):
             return
@@ -179,7 +179,7 @@ class Cluster:
         self.learn(broker)
         return True
 
-    def _same(self, leader: Broker, follower: Broker) -> bool:
+    def _same(self, leader: SimBroker, follower: SimBroker) -> bool:
         return self.reachable(follower) and leader.seen.get(follower.number) == follower.registration
 
     def crash(self, number: int, *, clean_stop: bool) -> None:
@@ -218,7 +218,7 @@ class Cluster:
         broker.wipe(self.fresh())
         return True
 
-    def append(self, broker: Broker, batch: Batch, txn: Txn | None) -> None:
+    def append(self, broker: SimBroker, batch: Batch, txn: Txn | None) -> None:
         """A leader appends, or a broker that still takes itself for it. Only the newest leader's appends are the truth."""
         assert broker.metadata is not None
         broker.log.append(batch)
@@ -226,13 +226,13 @@ class Cluster:
         self.truth.offered(batch, txn, self.now_ms, by_leader=by_leader)
         self.commit(broker)
 
-    def commit(self, broker: Broker) -> None:
+    def commit(self, broker: SimBroker) -> None:
         broker.advance_high_watermark()
         assert broker.metadata is not None
         if broker.metadata.leader_epoch == self.active_epoch:
             self.truth.committed_end = max(self.truth.committed_end, broker.log.high_watermark)
 
-    def produce(self, broker: Broker, records: RecordPairs, producer: Producer | None = None) -> bool:
+    def produce(self, broker: SimBroker, records: RecordPairs, producer: SimProducer | None = None) -> bool:
         """Plain data, or data of the producer's open transaction."""
         if not broker.leads:
             return False
@@ -253,12 +253,12 @@ class Cluster:
         self.append(broker, batch, producer.txn)
         return True
 
-    def _begin(self, producer: Producer) -> bool:
+    def _begin(self, producer: SimProducer) -> bool:
         producer.txn = Txn(producer_id=producer.producer_id)
         self.truth.txns.append(producer.txn)
         return True
 
-    def decide(self, producer: Producer, *, commit: bool) -> bool:
+    def decide(self, producer: SimProducer, *, commit: bool) -> bool:
         """The coordinator decides; the marker is written when a leader can be reached, and again if it got lost."""
         txn = producer.txn
         if txn is None or txn.outcome in (COMMITTED, ABORTED):
@@ -266,7 +266,7 @@ class Cluster:
         txn.outcome = COMMITTED if commit else ABORTED
         return True
 
-    def write_marker(self, producer: Producer) -> bool:
+    def write_marker(self, producer: SimProducer) -> bool:
         """Only once it is committed may the producer begin the next transaction."""
         txn, broker = producer.txn, self.leader()
         if txn is None or txn.outcome not in (COMMITTED, ABORTED) or broker is None or not broker.leads:
@@ -286,7 +286,7 @@ class Cluster:
             return True
         return False
 
-    def source_of(self, follower: Broker) -> Broker | None:
+    def source_of(self, follower: SimBroker) -> SimBroker | None:
         """The leader that a follower would fetch from now, if both agree on the epoch and can talk."""
         metadata = follower.metadata
         if not self.reachable(follower) or metadata is None or metadata.leader in (None, follower.number):
@@ -296,7 +296,7 @@ class Cluster:
         agrees = broker.metadata is not None and broker.metadata.leader_epoch == metadata.leader_epoch
         return broker if self.reachable(broker) and broker.leads and agrees else None
 
-    def request(self, follower: Broker, limit: int) -> bool:
+    def request(self, follower: SimBroker, limit: int) -> bool:
         """A fetch leaves and its answer is on its way; at most one at a time."""
         source = self.source_of(follower)
         if source is None or follower.pending is not None:
@@ -305,7 +305,7 @@ class Cluster:
         self.commit(source)
         return follower.pending is not None
 
-    def receive(self, follower: Broker) -> bool:
+    def receive(self, follower: SimBroker) -> bool:
         got = follower.pending
         follower.pending = None
         if got is None or not follower.alive or follower.metadata is None:
@@ -315,13 +315,13 @@ class Cluster:
         follower.apply_fetch(got, self.fresh())
         return True
 
-    def fetch(self, follower: Broker, limit: int = 1000) -> bool:
+    def fetch(self, follower: SimBroker, limit: int = 1000) -> bool:
         return self.request(follower, limit) and self.receive(follower)
 
-    def clean(self, broker: Broker, *, chosen: bool = False) -> Cleaned | None:
+    def clean(self, broker: SimBroker, *, chosen: bool = False) -> Cleaned | None:
         return broker.clean(self.now_ms, chosen=chosen)
 
-    def tick(self, broker: Broker) -> bool:
+    def tick(self, broker: SimBroker) -> bool:
         """The leader polls; its own answer does not cross the network."""
         if not broker.leads:
             return False

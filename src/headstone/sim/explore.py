@@ -19,10 +19,10 @@ from headstone.sim.broker import Parts
 from headstone.sim.explored_broker import (
     LEVELS,
     NOBODY,
-    Broker,
+    BrokerHost,
     Controller,
-    Host,
-    Metadata,
+    ExploredBroker,
+    ExploredMetadata,
     Outcome,
     agreed,
     dirty_below,
@@ -34,7 +34,7 @@ from headstone.sim.explored_broker import (
 #
 # A world is the brokers, the controller, the highest watermark ever known, and the messages on their way. `after` yields every
 # world that one action leads to. The search keeps those that it has not seen, breadth first, so that a violation comes with a
-# shortest path. It terminates, because `Bounds` limits everything that could go on for ever.
+# shortest path. It terminates, because `ExploreBounds` limits everything that could go on for ever.
 #
 # A world consists of few parts, and the same parts recur in new combinations. So every part is a frozen value with a number
 # (`number`), a world is a short tuple of numbers, and what one broker does in one situation is worked out once (`cache` around
@@ -61,7 +61,7 @@ World = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class ExploreBounds:
     """Keeps the number of states finite. Logs are `written` long at first and grow to `offsets`."""
 
     brokers: int = 3
@@ -103,9 +103,9 @@ Choice = tuple[Action, int, int, tuple[int, ...]]
 class Explorer:
     """Numbers everything it meets, so that a state is a few numbers, and works out each broker's case once."""
 
-    def __init__(self, bounds: Bounds, parts: Parts) -> None:
+    def __init__(self, bounds: ExploreBounds, parts: Parts) -> None:
         self.bounds = bounds
-        self.host = Host(bounds.transactional, parts)
+        self.host = BrokerHost(bounds.transactional, parts)
         self.values: list[Any] = []
         self._numbers: dict[object, int] = {}
         self._choices = cache(self._find_choices)
@@ -124,7 +124,7 @@ class Explorer:
 
     def start(self) -> World:
         bounds, log = self.bounds, (0,) * self.bounds.written
-        metadata = Metadata(0, 0, tuple((member, 0) for member in range(bounds.members)))
+        metadata = ExploredMetadata(0, 0, tuple((member, 0) for member in range(bounds.members)))
         brokers = [self.host.new(n, log if n < bounds.members else (), metadata) for n in range(bounds.brokers)]
         controller = Controller(metadata, epochs(log), bounds.elections, bounds.faults, bounds.changes)
         return (*map(self.number, (*brokers, controller)), 0)
@@ -176,12 +176,12 @@ class Explorer:
         return self.number(broker), tuple(map(self.number, sends))
 
     def _commit(self, number: int, control: int) -> int:
-        broker: Broker = self.values[number]
+        broker: ExploredBroker = self.values[number]
         return self.number(self.host.write(broker, broker.log, self.values[control].committed)[0])
 
     def _find_choices(self, number: int, control: int, spare: bool) -> list[Choice]:
         """What a broker does alone. `spare`: another one also has all that is committed."""
-        broker: Broker = self.values[number]
+        broker: ExploredBroker = self.values[number]
         controller: Controller = self.values[control]
         host, me, log, committed = self.host, broker.number, broker.log, controller.committed
         deeds: list[Deed] = []
@@ -204,13 +204,13 @@ class Explorer:
             for action, (after, sends), changed in deeds
         ]
 
-    def _leading(self, broker: Broker, controller: Controller) -> Controller:
+    def _leading(self, broker: ExploredBroker, controller: Controller) -> Controller:
         """What the newest leader has is committed, as if it were the only one in sync: a broker that lacks it cannot lead
         next."""
         newest = (broker.number, broker.leads) == controller.metadata[:2]
         return controller._replace(committed=epochs(broker.log)) if newest else controller
 
-    def _restarts(self, broker: Broker, controller: Controller, spare: bool) -> Iterator[Deed]:
+    def _restarts(self, broker: ExploredBroker, controller: Controller, spare: bool) -> Iterator[Deed]:
         """A leader that restarts has to be elected again."""
         host, me, log, metadata = self.host, broker.number, broker.log, controller.metadata
         if metadata.leader == me:
@@ -225,8 +225,8 @@ class Explorer:
 
     def _find_fetches(self, number: int, source: int, control: int) -> list[tuple[Action, int, int]]:
         """Within one leader epoch, by members that the leader knows. The answer may be lost, or short."""
-        broker: Broker = self.values[number]
-        leader: Broker = self.values[source]
+        broker: ExploredBroker = self.values[number]
+        leader: ExploredBroker = self.values[source]
         metadata, me, log = broker.metadata, broker.number, broker.log
         if (
             metadata is None
@@ -277,7 +277,7 @@ class Explorer:
         return None
 
 
-def explore(bounds: Bounds, parts: Parts) -> Explored:
+def explore(bounds: ExploreBounds, parts: Parts) -> Explored:
     """Breadth first, so that no shorter path leads to what it finds."""
     explorer = Explorer(bounds, parts)
     worlds, parents = [explorer.start()], array("q", [-1])

@@ -24,7 +24,7 @@ Frozen = tuple[tuple[str, Any], ...]
 Event = following.Event | leading.Event
 
 
-class Metadata(NamedTuple):
+class ExploredMetadata(NamedTuple):
     """`members`: each with the change that made it one."""
 
     leader: int
@@ -38,24 +38,24 @@ class Metadata(NamedTuple):
 class Controller(NamedTuple):
     """`committed`: the leader epochs of the cells that no leader may lack. The other fields are what is left of the bounds."""
 
-    metadata: Metadata
+    metadata: ExploredMetadata
     committed: Log
     elections: int
     faults: int
     changes: int
 
-    def has(self, broker: Broker) -> bool:
+    def has(self, broker: ExploredBroker) -> bool:
         """A broker that was removed and added again is no member until it knows, and has thrown its log away."""
         return broker.since == self.metadata.since(broker.number) != NOBODY
 
-    def whole(self, broker: Broker) -> bool:
+    def whole(self, broker: ExploredBroker) -> bool:
         return self.has(broker) and epochs(broker.log[: len(self.committed)]) == self.committed
 
-    def dirty(self, broker: Broker, end: int) -> bool:
+    def dirty(self, broker: ExploredBroker, end: int) -> bool:
         return self.has(broker) and dirty_below(broker.log, end)
 
 
-class Broker(NamedTuple):
+class ExploredBroker(NamedTuple):
     """`born`: its newest incarnation. `leads`: the epoch it believes it leads. `reach`: its highest watermark. `fell`: a group
     watermark that it knew has fallen."""
 
@@ -65,7 +65,7 @@ class Broker(NamedTuple):
     replica: Frozen = ()
     leader: Frozen = ()
     durable: following.Durable | None = None
-    metadata: Metadata | None = None
+    metadata: ExploredMetadata | None = None
     born: int = 0
     leads: int = NOBODY
     group: GroupWatermarks = following.NOTHING_REMOVABLE
@@ -73,7 +73,7 @@ class Broker(NamedTuple):
     fell: bool = False
 
 
-Outcome = tuple[Broker, tuple[Send, ...]]
+Outcome = tuple[ExploredBroker, tuple[Send, ...]]
 
 
 def epochs(log: Log) -> Log:
@@ -110,19 +110,19 @@ def thaw_leader(leader: leading.Leader, frozen: Frozen) -> leading.Leader:
     return leader
 
 
-class Host:
+class BrokerHost:
     """What a broker owes its two state machines. Each method takes a broker as it is and returns it as it becomes."""
 
     def __init__(self, transactional: bool, parts: Parts) -> None:
         self.transactional = transactional
         self.parts = parts
 
-    def new(self, number: int, log: Log, metadata: Metadata) -> Broker:
+    def new(self, number: int, log: Log, metadata: ExploredMetadata) -> ExploredBroker:
         """Stopped and started once, so that no broker is a newcomer."""
-        started, _ = self.restart(Broker(number, metadata.since(number)), (), metadata, epochs(log), wiped=True)
+        started, _ = self.restart(ExploredBroker(number, metadata.since(number)), (), metadata, epochs(log), wiped=True)
         return self.restart(started, log, metadata, epochs(log), wiped=False)[0]
 
-    def step(self, broker: Broker, *events: Event) -> Outcome:
+    def step(self, broker: ExploredBroker, *events: Event) -> Outcome:
         """Messages to itself arrive at once; the others are returned."""
         replica = self.parts.replica(broker.number)
         vars(replica).update(broker.replica)
@@ -157,14 +157,16 @@ class Host:
         level = LEVELS - 1 if self.transactional else end
         return tuple(max(cell, cell // LEVELS * LEVELS + level) if i < end else cell for i, cell in enumerate(log))
 
-    def write(self, broker: Broker, log: Log, committed: Log) -> Outcome:
+    def write(self, broker: ExploredBroker, log: Log, committed: Log) -> Outcome:
         """The log has changed, or more of it is committed."""
         local = self.proved(log, committed)
         if len(log) < len(broker.log):
             return self.step(broker._replace(log=log), following.Truncated(local=local, fresh=broker.born + 1))
         return self.step(broker._replace(log=log), following.Progressed(local=local))
 
-    def restart(self, broker: Broker, log: Log, metadata: Metadata | None, committed: Log, *, wiped: bool) -> Outcome:
+    def restart(
+        self, broker: ExploredBroker, log: Log, metadata: ExploredMetadata | None, committed: Log, *, wiped: bool
+    ) -> Outcome:
         broker = broker._replace(log=log, replica=(), leader=(), metadata=None)
         if wiped:
             broker = broker._replace(durable=None, group=following.NOTHING_REMOVABLE)
@@ -172,7 +174,7 @@ class Host:
         after, _ = self.step(broker, following.Started(durable=broker.durable, local=local, fresh=broker.born + 1))
         return (after, ()) if metadata is None else self.learn(after, metadata, committed)
 
-    def learn(self, broker: Broker, metadata: Metadata, committed: Log) -> Outcome:
+    def learn(self, broker: ExploredBroker, metadata: ExploredMetadata, committed: Log) -> Outcome:
         """Throws away a log of an earlier membership. A broker that starts hears of the leader epoch before anything else."""
         before, since = broker.metadata, metadata.since(broker.number)
         if since != broker.since and not self.parts.keeps_old_membership:

@@ -43,7 +43,7 @@ from headstone.coordination.guard_values import (
 )
 from headstone.coordination.guarding import decide
 from headstone.sim.batches import DATA, EMPTIED
-from headstone.sim.broker import Broker, Metadata
+from headstone.sim.broker import PartitionMetadata, SimBroker
 from headstone.sim.checkers import check_log
 from headstone.sim.guard_world import MARGINS, RETENTION_MS, World
 
@@ -64,7 +64,7 @@ ALONE = PartitionSeen(partition=1, leader=None, isr=(), replicas=(ReplicaSeen(br
 """Another partition of the topic, whose only replica is on a broker that never comes back."""
 
 
-def _deletions(broker: Broker, span: OffsetSpan) -> list[int]:
+def _deletions(broker: SimBroker, span: OffsetSpan) -> list[int]:
     """Tombstones and markers there (`agent/replica_deletions.py`)."""
     batches = [batch for batch in broker.log.batches(span.start) if batch.base < span.end]
     markers = [batch.last for batch in batches if batch.kind not in (DATA, EMPTIED)]
@@ -225,10 +225,10 @@ class Guard:
             default_accepted_ms=self._default_accepted_ms, unseen_ms=self._unseen_ms,
         )  # fmt: skip
 
-    def _in_sync(self, metadata: Metadata) -> tuple[int, ...]:
+    def _in_sync(self, metadata: PartitionMetadata) -> tuple[int, ...]:
         return () if metadata.leader is None and self.world.empties_isr else metadata.isr
 
-    def _read_missed(self, metadata: Metadata) -> DeletionsRead | None:
+    def _read_missed(self, metadata: PartitionMetadata) -> DeletionsRead | None:
         """Reads a few more batches, or many, of what replicas lack, from the leader according to metadata if it really leads
         (`guard/looks/missed.py`).
 
@@ -245,12 +245,12 @@ class Guard:
         self._missed = read
         return read
 
-    def _moving(self, metadata: Metadata) -> tuple[int, ...]:
+    def _moving(self, metadata: PartitionMetadata) -> tuple[int, ...]:
         """Added, and not in sync since."""
         self._joined |= {(number, since) for number, since in metadata.members.items() if number in metadata.isr}
         return tuple(n for n, since in metadata.members.items() if since > 0 and (n, since) not in self._joined)
 
-    def _replica(self, broker: Broker) -> ReplicaSeen:
+    def _replica(self, broker: SimBroker) -> ReplicaSeen:
         verdict, read_ms = self._read.get(broker.number, (None, 0))
         if verdict is Verdict.UNJUDGED and self.cluster.now_ms > read_ms + REREAD_POLLS * self.world.bounds.poll_ms:
             verdict, read_ms = None, 0
@@ -397,7 +397,7 @@ class Guard:
             wrong = bool(check_log("read", peer.log, self.cluster.truth))
             self._read[peer.number] = (Verdict.WRONG if wrong else Verdict.RIGHT, self.cluster.now_ms)
 
-    def _agents_agree(self, broker: Broker, missed: OffsetSpan) -> bool:
+    def _agents_agree(self, broker: SimBroker, missed: OffsetSpan) -> bool:
         leader = self.cluster.leader()
         return self.liars or (leader is not None and _deletions(broker, missed) == _deletions(leader, missed))
 

@@ -17,8 +17,8 @@ from headstone.coordination.guard_values import (
     RATIO,
     Configs,
 )
-from headstone.sim.broker import Metadata
-from headstone.sim.cluster import Cluster
+from headstone.sim.broker import PartitionMetadata
+from headstone.sim.cluster import SimCluster
 
 RETENTION_MS = 4_000
 MARGINS = Margins(metadata_age_ms=600, skew_ms=500, effect_ms=520, poll_ms=100, pass_start_ms=400)
@@ -45,7 +45,7 @@ WORST = Trouble(late=1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class SimSettings:
     """Configs as the controller has them."""
 
     overrides: Configs = NO_OVERRIDES
@@ -67,9 +67,9 @@ class World:
     from a look's first question to the decision, that is bounds.effect_ms.
     """
 
-    def __init__(self, cluster: Cluster, bounds: Margins, trouble: Trouble, rng: random.Random) -> None:
+    def __init__(self, cluster: SimCluster, bounds: Margins, trouble: Trouble, rng: random.Random) -> None:
         self.cluster, self.bounds, self.trouble, self.rng = cluster, bounds, trouble, rng
-        self.settings = Settings(delete_retention_ms=cluster.delete_retention_ms)
+        self.settings = SimSettings(delete_retention_ms=cluster.delete_retention_ms)
         self.call_ms = (bounds.effect_ms - bounds.poll_ms) * 10 // 21
         self.decide_ms = bounds.effect_ms - bounds.poll_ms - 2 * self.call_ms
         self.passes: dict[int, int] = {}
@@ -81,7 +81,7 @@ class World:
         self.robot_knows = NO_OVERRIDES
         self.empties_isr = False
         """A partition without a leader shows an empty ISR, as with eligible leader replicas (Kafka 4.1)."""
-        self._history: list[tuple[int, Metadata, Settings]] = []
+        self._history: list[tuple[int, PartitionMetadata, SimSettings]] = []
         self._pending: list[tuple[int, int, Callable[[], None]]] = []
         self._sent = 0
 
@@ -110,7 +110,7 @@ class World:
         self._history = [known for known in self._history if known[0] >= oldest_ms]
         self._history.append((now_ms, self.cluster.metadata, self.settings))
 
-    def known(self) -> tuple[Metadata, Settings]:
+    def known(self) -> tuple[PartitionMetadata, SimSettings]:
         """What a broker answers: the newest state, or one that was true up to metadata_age_ms ago."""
         oldest_ms = self.cluster.now_ms - self.bounds.metadata_age_ms
         old = [known[1:] for known in self._history if known[0] >= oldest_ms]

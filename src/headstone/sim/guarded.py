@@ -11,8 +11,8 @@ import random
 from headstone.coordination.danger import Margins
 from headstone.coordination.guard_values import Allowed, Away, State
 from headstone.sim.chaos import Corrupt
-from headstone.sim.checkers import NOT_CONVERGED, Finding, check_log
-from headstone.sim.cluster import Producer
+from headstone.sim.checkers import NOT_CONVERGED, CheckerFinding, check_log
+from headstone.sim.cluster import SimProducer
 from headstone.sim.guard_actor import FIRST_SEEN_MS, READ_BATCHES, Guard
 from headstone.sim.guard_world import CALM, MARGINS, NO_DEFAULTS, RETENTION_MS, ROUGH, WORST, World
 from headstone.sim.guarded_outages import GuardedOutages
@@ -75,7 +75,7 @@ class Guarded(GuardedOutages):
             self.cluster.brokers[number].held = True
         return done
 
-    def _days(self, producer: Producer, passes: int, rng: random.Random) -> None:
+    def _days(self, producer: SimProducer, passes: int, rng: random.Random) -> None:
         """Long enough for a stamp and its retention, several times over."""
         for _ in range(passes):
             super()._days(producer, 1, rng)
@@ -139,7 +139,7 @@ class Guarded(GuardedOutages):
         decision."""
         let_go = self.guard.let_go
         if let_go is not None and not self.excused_for_good and not self.meddled:
-            raise Corrupt(Finding(kind=LET_GO, where="guard", text=let_go))
+            raise Corrupt(CheckerFinding(kind=LET_GO, where="guard", text=let_go))
 
     def _check_told(self) -> None:
         """Reports must be true if the world stays within the margins; those about the cluster default always, because nobody
@@ -147,17 +147,21 @@ class Guarded(GuardedOutages):
         memory = self.guard.memory
         late = [away for away in memory.away if away.too_late and self._watched_all_along(away)]
         if self.never_late and late and not self.excused_for_good:
-            raise Corrupt(Finding(kind=HELD_LATE, where=f"broker {late[0].broker}", text=str(late[0])))
+            raise Corrupt(CheckerFinding(kind=HELD_LATE, where=f"broker {late[0].broker}", text=str(late[0])))
         if self.never_late and self.guard.late_at_first_sight:
-            raise Corrupt(Finding(kind=HELD_LATE, where="guard", text="too late in a topic that was made just before"))
+            raise Corrupt(
+                CheckerFinding(kind=HELD_LATE, where="guard", text="too late in a topic that was made just before")
+            )
         if self.guard.accused is not None:
             text = f"broker {self.guard.accused} was called wrong, and nobody could be asked"
-            raise Corrupt(Finding(kind=FALSE_ALARM, where="guard", text=text))
+            raise Corrupt(CheckerFinding(kind=FALSE_ALARM, where="guard", text=text))
         if self.guard.doubted is not None:
             text = f"broker {self.guard.doubted} is the only replica, and was said to be behind"
-            raise Corrupt(Finding(kind=FALSE_ALARM, where="guard", text=text))
+            raise Corrupt(CheckerFinding(kind=FALSE_ALARM, where="guard", text=text))
         if memory.hold is not None and memory.hold.default_undone_ms is not None:
-            raise Corrupt(Finding(kind=FALSE_ALARM, where="guard", text=f"nobody changed the default: {memory.hold}"))
+            raise Corrupt(
+                CheckerFinding(kind=FALSE_ALARM, where="guard", text=f"nobody changed the default: {memory.hold}")
+            )
 
     def _watched_all_along(self, away: Away) -> bool:
         """False for a new copy, or one that came back with less than it had: nobody could know of those in time. Also false for
@@ -191,7 +195,7 @@ class Guarded(GuardedOutages):
                 return
         if not self.excused_for_good and not self._left_to_a_person():
             text = f"after everything healed: {guard.memory.hold}, {guard.memory.away}"
-            raise Corrupt(Finding(kind=NOT_CONVERGED, where="guard", text=text))
+            raise Corrupt(CheckerFinding(kind=NOT_CONVERGED, where="guard", text=text))
 
     def _at_peace(self) -> bool:
         """With the cluster default as it was: nobody else changes it."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from headstone.sim.broker import Broker, Parts
-from headstone.sim.cluster import Producer
+from headstone.sim.broker import Parts, SimBroker
+from headstone.sim.cluster import SimProducer
 from headstone.sim.guard_world import MARGINS, RETENTION_MS, World
 from headstone.sim.ordeals import Ordeals
 from headstone.sim.scenario import Scenario
@@ -90,14 +90,14 @@ class GuardedOutages(Ordeals):
         self._return(broker, rng)
         return True
 
-    def _write_plain(self, leader: Broker, rng: random.Random) -> None:
+    def _write_plain(self, leader: SimBroker, rng: random.Random) -> None:
         """Writes only plain values, which an absent replica may miss, for up to half of the retention, or for longer."""
         for _ in range(rng.choice((0, 0, 0, 2, 20))):
             self.cluster.produce(leader, [(b"filler", b"beat")])
             self._follow()
             self.cluster.wait(rng.choice((MARGINS.poll_ms, RETENTION_MS // 10)))
 
-    def _miss(self, leader: Broker, producer: Producer, *, marker: bool, commit: bool) -> None:
+    def _miss(self, leader: SimBroker, producer: SimProducer, *, marker: bool, commit: bool) -> None:
         if marker:
             self.cluster.decide(producer, commit=commit)
             self.cluster.write_marker(producer)
@@ -105,7 +105,7 @@ class GuardedOutages(Ordeals):
         else:
             self.cluster.produce(leader, [(b"edge", None)])
 
-    def _stamp(self, leader: Broker, copier: Broker | None, rng: random.Random) -> None:
+    def _stamp(self, leader: SimBroker, copier: SimBroker | None, rng: random.Random) -> None:
         for broker in self.cluster.brokers:
             if broker is not copier:
                 self.cluster.fetch(broker)
@@ -119,7 +119,7 @@ class GuardedOutages(Ordeals):
         self.cluster.expand_isr()
 
     def _wear_on(
-        self, besides: Broker | None, rng: random.Random, *, after_ms: int = RETENTION_MS - EDGE_BEFORE_MS
+        self, besides: SimBroker | None, rng: random.Random, *, after_ms: int = RETENTION_MS - EDGE_BEFORE_MS
     ) -> None:
         """Lets time pass until everything stamped by now is due; on the way somebody may purge the topic."""
         cluster = self.cluster
@@ -185,7 +185,7 @@ class GuardedOutages(Ordeals):
         self._return(broker, rng)
         return True
 
-    def _end(self, leader: Broker, producer: Producer, *, commit: bool) -> None:
+    def _end(self, leader: SimBroker, producer: SimProducer, *, commit: bool) -> None:
         self.cluster.decide(producer, commit=commit)
         for _ in range(2):
             self.cluster.write_marker(producer)
@@ -224,7 +224,7 @@ class GuardedOutages(Ordeals):
                 self._return(broker, rng)
         return True
 
-    def _return(self, broker: Broker, rng: random.Random) -> None:
+    def _return(self, broker: SimBroker, rng: random.Random) -> None:
         self.cluster.restart(broker.number, kept_to=broker.log.log_end)
         self._all_learn()
         self.pump(rng)
@@ -241,7 +241,7 @@ class GuardedOutages(Ordeals):
                 broker.log.roll()
         cluster.expand_isr()
 
-    def _choose_or_clean(self, broker: Broker, rng: random.Random) -> None:
+    def _choose_or_clean(self, broker: SimBroker, rng: random.Random) -> None:
         """A pass begins at once, or a while after its cleaner chose the log: it does not see a hold that comes in between.
 
         Most passes that would remove nothing are left out, because they cost as much as those that do.

@@ -14,7 +14,7 @@ from dataclasses import replace
 from headstone.coordination.danger import Margins
 from headstone.coordination.hold_states import UnlistedStep
 from headstone.retention.policy import KAFKA
-from headstone.sim.chaos import CHECK_EVERY, Corrupt, Outcome, Step
+from headstone.sim.chaos import CHECK_EVERY, ChaosOutcome, Corrupt, Step
 from headstone.sim.guard_world import MARGINS, RETENTION_MS
 from headstone.sim.guarded import Guarded
 from headstone.sim.scenario import FAULTS, LONG_ACTIONS, WEIGHTS, Scenario, draw_scenario
@@ -68,16 +68,16 @@ def _skews(brokers: int, rng: random.Random) -> tuple[int, ...]:
 
 def run_guarded(
     seed: int, *, steps: int = GUARDED_STEPS, margins: Margins = MARGINS, guarding: bool = True
-) -> tuple[Outcome, Guarded]:
+) -> tuple[ChaosOutcome, Guarded]:
     scenario, story = draw_guarded(seed, steps)
     return run_story(seed, scenario, story, margins, guarding=guarding)
 
 
 def run_story(
     seed: int, scenario: Scenario, story: list[Step], margins: Margins, *, guarding: bool = True
-) -> tuple[Outcome, Guarded]:
+) -> tuple[ChaosOutcome, Guarded]:
     driver = Guarded(scenario, margins, seed, guarding=guarding)
-    outcome = Outcome(seed=seed, steps=story)
+    outcome = ChaosOutcome(seed=seed, steps=story)
     with warnings.catch_warnings():
         warnings.simplefilter("error", UnlistedStep)
         _play(driver, story, outcome)
@@ -89,7 +89,7 @@ def run_story(
     return outcome, driver
 
 
-def _play(driver: Guarded, story: Sequence[Step], outcome: Outcome) -> None:
+def _play(driver: Guarded, story: Sequence[Step], outcome: ChaosOutcome) -> None:
     try:
         for step_number, (name, number) in enumerate(story):
             outcome.at_step = step_number

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from headstone.retention.policy import COORDINATED
 from headstone.sim import checkers
-from headstone.sim.broker import Broker
+from headstone.sim.broker import SimBroker
 from headstone.sim.chaos import HEAL_ROUNDS, Corrupt, Driver
-from headstone.sim.checkers import Finding
+from headstone.sim.checkers import CheckerFinding
 from headstone.sim.readers import read, table_of
 from headstone.sim.scenario import DELETE_RETENTION_MS
 
@@ -48,7 +48,7 @@ def heal(driver: Driver) -> None:
             _settled(driver, broker)
 
 
-def _members(driver: Driver) -> list[Broker]:
+def _members(driver: Driver) -> list[SimBroker]:
     return [driver.cluster.brokers[number] for number in driver.cluster.metadata.members]
 
 
@@ -95,7 +95,7 @@ def _round(driver: Driver, *, quiet: bool, lossy: bool) -> None:
     cluster.take_grants()
 
 
-def _complete(driver: Driver, broker: Broker) -> None:
+def _complete(driver: Driver, broker: SimBroker) -> None:
     """Every replica serves exactly the committed table, all of it."""
     served, _ = read(broker.log, broker.log.log_start, committed=True)
     start = broker.log.log_start
@@ -110,10 +110,10 @@ def _complete(driver: Driver, broker: Broker) -> None:
         extra = sorted(key.decode() for key in got.keys() - expected.keys())
         text = f"after healing its table differs: missing {missing}, extra {extra}"
         kind = checkers.DELETED_REAPPEARS if extra else checkers.COMMITTED_HIDDEN
-        raise Corrupt(Finding(kind=kind, where=f"broker {broker.number}", text=text))
+        raise Corrupt(CheckerFinding(kind=kind, where=f"broker {broker.number}", text=text))
 
 
-def _settled(driver: Driver, broker: Broker) -> None:
+def _settled(driver: Driver, broker: SimBroker) -> None:
     """Nothing is kept for ever: below the cleaned part no tombstone and no marker is left.
 
     Those of the last two rounds are not due yet: they are stamped in one and go in the next.
@@ -128,4 +128,4 @@ def _settled(driver: Driver, broker: Broker) -> None:
         if tombstone or batch.kind in ("COMMIT", "ABORT"):
             what = "a tombstone" if tombstone else f"a {batch.kind} marker"
             text = f"{what} at offset {batch.base} is still there, {HEAL_ROUNDS} rounds after everything healed"
-            raise Corrupt(Finding(kind=checkers.NOT_CONVERGED, where=f"broker {broker.number}", text=text))
+            raise Corrupt(CheckerFinding(kind=checkers.NOT_CONVERGED, where=f"broker {broker.number}", text=text))

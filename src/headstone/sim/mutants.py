@@ -15,7 +15,7 @@ from headstone.coordination.messages import Poll, Report, Send
 from headstone.coordination.replica import Replica
 from headstone.coordination.watermarks import GroupWatermarks, ReplicaWatermarks
 from headstone.retention.policy import NO_LIMIT, Policy
-from headstone.sim.broker import Metadata, Parts, coordinated_policy
+from headstone.sim.broker import PartitionMetadata, Parts, coordinated_policy
 from headstone.sim.partition_log import PartitionLog
 
 SEEDS_MAX = 1_000
@@ -70,7 +70,7 @@ def markers_by_time(policy: Policy, group: GroupWatermarks) -> Policy:
     return replace(coordinated_policy(policy, group), markers_below=NO_LIMIT)
 
 
-def in_sync_only(metadata: Metadata) -> tuple[int, ...]:
+def in_sync_only(metadata: PartitionMetadata) -> tuple[int, ...]:
     return metadata.isr
 
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import random
 
-from headstone.sim.broker import Broker
+from headstone.sim.broker import SimBroker
 from headstone.sim.chaos import Driver
-from headstone.sim.cluster import Producer
+from headstone.sim.cluster import SimProducer
 
 
 class Ordeals(Driver):
@@ -46,7 +46,7 @@ class Ordeals(Driver):
         for broker in self.cluster.brokers:
             self.cluster.learn(broker)
 
-    def _days(self, producer: Producer, passes: int, rng: random.Random) -> None:
+    def _days(self, producer: SimProducer, passes: int, rng: random.Random) -> None:
         for _ in range(passes):
             self.cluster.write_marker(producer)
             self.write(rng)
@@ -54,12 +54,12 @@ class Ordeals(Driver):
             self._clean_all(rng)
             self.cluster.wait(rng.choice((100, 1_200, 1_200)))
 
-    def _write_by(self, producer: Producer, rng: random.Random, *, deletion: bool) -> None:
+    def _write_by(self, producer: SimProducer, rng: random.Random, *, deletion: bool) -> None:
         leader = self.cluster.leader()
         if leader is not None and (producer.txn is None or producer.txn.outcome == "open"):
             self.cluster.produce(leader, self.records(rng, deletion=deletion), producer)
 
-    def _tidy(self, broker: Broker, rng: random.Random) -> None:
+    def _tidy(self, broker: SimBroker, rng: random.Random) -> None:
         """Cleans up to its very end and reports it; the next thing written is a deletion."""
         self.write(rng)
         self.pump(rng)
@@ -104,7 +104,7 @@ class Ordeals(Driver):
             self.cluster.wait(rng.choice((10, 10, 1_200)))
         return self._poll(reader, 100, rng)
 
-    def _clean_all(self, rng: random.Random, *, besides: Broker | None = None) -> None:
+    def _clean_all(self, rng: random.Random, *, besides: SimBroker | None = None) -> None:
         for broker in self.cluster.brokers:
             if broker.alive and broker is not besides:
                 self.cluster.clean(broker)

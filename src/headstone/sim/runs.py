@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from headstone.sim.broker import Parts
-from headstone.sim.chaos import CHECK_EVERY, Corrupt, Outcome, Step
+from headstone.sim.chaos import CHECK_EVERY, ChaosOutcome, Corrupt, Step
 from headstone.sim.checkers import NOT_CONVERGED
 from headstone.sim.healing import heal
 from headstone.sim.ordeals import Ordeals
@@ -24,14 +24,14 @@ def draw(seed: int, *, rules: str, replicas: int | None, steps: int) -> tuple[Sc
     return scenario, [(name, rng.getrandbits(32)) for name in names]
 
 
-def run_seed(seed: int, *, rules: str, replicas: int | None, steps: int, parts: Parts) -> Outcome:
+def run_seed(seed: int, *, rules: str, replicas: int | None, steps: int, parts: Parts) -> ChaosOutcome:
     scenario, story = draw(seed, rules=rules, replicas=replicas, steps=steps)
     return run_steps(seed, scenario, story, parts)
 
 
-def run_steps(seed: int, scenario: Scenario, story: list[Step], parts: Parts) -> Outcome:
+def run_steps(seed: int, scenario: Scenario, story: list[Step], parts: Parts) -> ChaosOutcome:
     driver = Ordeals(scenario, parts)
-    outcome = Outcome(seed=seed, steps=story, faults=Counter())
+    outcome = ChaosOutcome(seed=seed, steps=story, faults=Counter())
     step_number = 0
     try:
         for step_number, (name, number) in enumerate(story):
@@ -55,7 +55,7 @@ def run_steps(seed: int, scenario: Scenario, story: list[Step], parts: Parts) ->
     return outcome
 
 
-def shrink(outcome: Outcome, replay: Callable[[list[Step]], Outcome]) -> Outcome:
+def shrink(outcome: ChaosOutcome, replay: Callable[[list[Step]], ChaosOutcome]) -> ChaosOutcome:
     """Leaves out steps, in ever smaller runs, as long as the same kind of corruption is found."""
     assert outcome.finding is not None
     kind = outcome.finding.kind

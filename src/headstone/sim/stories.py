@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass, field
 
 from headstone.retention.policy import COORDINATED, KAFKA, Policy
 from headstone.sim.batches import EMPTIED, Batch
-from headstone.sim.broker import Broker, Parts
-from headstone.sim.checkers import Finding, check_log
-from headstone.sim.cluster import Cluster, Producer, RecordPairs
+from headstone.sim.broker import Parts, SimBroker
+from headstone.sim.checkers import CheckerFinding, check_log
+from headstone.sim.cluster import RecordPairs, SimCluster, SimProducer
 from headstone.sim.readers import read, table_of
 from headstone.sim.variants import (
     ABORTED_TO_COMMITTED,
@@ -59,7 +59,7 @@ class ReplicaView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
+class StoryScene:
     hours: int
     title: str
     lesson: str
@@ -73,8 +73,8 @@ class Telling:
     variant: str
     about: str
     rules: str
-    scenes: list[Scene] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
+    scenes: list[StoryScene] = field(default_factory=list)
+    findings: list[CheckerFinding] = field(default_factory=list)
     expected: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -90,18 +90,18 @@ class Telling:
         }  # fmt: skip
 
 
-class Stage:
+class StoryStage:
     """A cluster and the moves that stories are made of; every move leaves followers caught up."""
 
     def __init__(self, telling: Telling) -> None:
         self.telling = telling
         policy = Policy(now_ms=0, delete_retention_ms=DAY_MS, producer_id_expiration_ms=DAY_MS)
-        self.cluster = Cluster(
+        self.cluster = SimCluster(
             brokers=BROKERS, replicas=BROKERS, rules=telling.rules, policy=policy, parts=Parts(),
             skews_ms=[0] * BROKERS,
         )  # fmt: skip
         self.start_ms = self.cluster.now_ms
-        self.producer = Producer(producer_id=7, marker_bumps_epoch=True)
+        self.producer = SimProducer(producer_id=7, marker_bumps_epoch=True)
         self.cluster.producers.append(self.producer)
         self._fillers = 0
 
@@ -111,9 +111,9 @@ class Stage:
             lesson = coordinated
         hours = (self.cluster.now_ms - self.start_ms) // HOUR_MS
         views = tuple(view(broker) for broker in self.cluster.brokers)
-        self.telling.scenes.append(Scene(hours=hours, title=title, lesson=lesson, replicas=views))
+        self.telling.scenes.append(StoryScene(hours=hours, title=title, lesson=lesson, replicas=views))
 
-    def leader(self) -> Broker:
+    def leader(self) -> SimBroker:
         leader = self.cluster.leader()
         assert leader is not None
         return leader
@@ -172,7 +172,7 @@ class Stage:
             )
 
 
-def view(broker: Broker) -> ReplicaView:
+def view(broker: SimBroker) -> ReplicaView:
     log = broker.log
     served, _ = read(log, log.log_start, committed=True)
     proved = broker.replica.watermarks() if broker.alive else log.watermarks()
@@ -219,7 +219,7 @@ def show_batch(batch: Batch) -> str:
     return f"{text} txn" if batch.transactional else text
 
 
-def tombstone_divergence(stage: Stage) -> None:
+def tombstone_divergence(stage: StoryStage) -> None:
     stage.write([(b"k", b"v")])
     stage.scene("k=v is written", "all three replicas hold it")
     stage.switch_off()
@@ -243,7 +243,7 @@ def tombstone_divergence(stage: Stage) -> None:
     )
 
 
-def aborted_to_committed(stage: Stage) -> None:
+def aborted_to_committed(stage: StoryStage) -> None:
     stage.write([(b"poison", b"x")], transactional=True)
     stage.scene("a transaction writes poison=x", "undecided: nobody may read it yet")
     stage.switch_off()
@@ -268,7 +268,7 @@ def aborted_to_committed(stage: Stage) -> None:
     )
 
 
-def committed_to_aborted(stage: Stage) -> None:
+def committed_to_aborted(stage: StoryStage) -> None:
     stage.write([(b"k", b"v")])
     stage.write([(b"k", None)], transactional=True)
     stage.scene("k=v is written, then a transaction deletes k", "undecided as yet: k=v still counts")
@@ -292,7 +292,7 @@ def committed_to_aborted(stage: Stage) -> None:
     )
 
 
-def stuck_read_committed(stage: Stage) -> None:
+def stuck_read_committed(stage: StoryStage) -> None:
     stage.write([(b"k", b"v1")], transactional=True)
     stage.scene("a transaction writes k=v1", "undecided: the last stable offset waits before it")
     stage.switch_off()
@@ -317,7 +317,7 @@ def stuck_read_committed(stage: Stage) -> None:
 class Story:
     variant: str
     about: str
-    play: Callable[[Stage], None]
+    play: Callable[[StoryStage], None]
 
 
 STORIES = (
@@ -342,7 +342,7 @@ STORIES = (
 
 def tell_story(story: Story, rules: str) -> Telling:
     telling = Telling(variant=story.variant, about=story.about, rules=rules)
-    stage = Stage(telling)
+    stage = StoryStage(telling)
     story.play(stage)
     stage.finish()
     return telling

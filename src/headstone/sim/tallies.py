@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from headstone.sim.checkers import Finding
+    from headstone.sim.checkers import CheckerFinding
 
 SEEDS, FIRST_SEED = 1000, 0
 """The campaign's defaults."""
@@ -25,7 +25,7 @@ coordination."""
 class Violation:
     seed: int
     at_step: int
-    finding: Finding
+    finding: CheckerFinding
 
 
 @dataclass(slots=True, kw_only=True)

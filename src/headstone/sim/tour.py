@@ -32,7 +32,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stop:
+class TourStop:
     """One compaction of the tour."""
 
     day: int
@@ -41,11 +41,13 @@ class Stop:
 
 
 STOPS = (
-    Stop(day=1, replica=1, lesson="older values go; tombstones are stamped and stay for delete.retention.ms"),
-    Stop(day=1, replica=2, lesson="replica 2 does the same on its own; replica 3 is away"),
-    Stop(day=3, replica=1, lesson="time has passed, but replica 3 still holds the values: MTRO is 0, tombstones stay"),
-    Stop(day=3, replica=3, lesson="replica 3 is back and compacts"),
-    Stop(day=5, replica=1, lesson="every replica is clean: now the tombstones may go"),
+    TourStop(day=1, replica=1, lesson="older values go; tombstones are stamped and stay for delete.retention.ms"),
+    TourStop(day=1, replica=2, lesson="replica 2 does the same on its own; replica 3 is away"),
+    TourStop(
+        day=3, replica=1, lesson="time has passed, but replica 3 still holds the values: MTRO is 0, tombstones stay"
+    ),
+    TourStop(day=3, replica=3, lesson="replica 3 is back and compacts"),
+    TourStop(day=5, replica=1, lesson="every replica is clean: now the tombstones may go"),
 )
 
 
@@ -70,7 +72,7 @@ def live_keys(log_dir: Path) -> int:
     return sum(fact.counts.keys for fact in facts)
 
 
-def _compact(replicas: list[Path], stop: Stop, engine: Engine) -> list[PartitionReport]:
+def _compact(replicas: list[Path], stop: TourStop, engine: Engine) -> list[PartitionReport]:
     own = replicas[stop.replica - 1]
     request = CompactionRequest(
         paths=(str(own),),

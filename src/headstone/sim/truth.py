@@ -32,7 +32,7 @@ class Txn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class AcceptedRecord:
     """One record as accepted; `txn` is None for plain data."""
 
     record: Record
@@ -56,8 +56,8 @@ class Truth:
     """Records by offset and by key. What is not committed yet is as in the newest leader's log."""
 
     def __init__(self) -> None:
-        self.entries: dict[int, Entry] = {}
-        self._by_key: dict[bytes, list[Entry]] = {}
+        self.entries: dict[int, AcceptedRecord] = {}
+        self._by_key: dict[bytes, list[AcceptedRecord]] = {}
         self._offers: dict[tuple[int, int], tuple[Batch, Txn | None, int]] = {}
         self.txns: list[Txn] = []
         self.log_end = 0
@@ -82,7 +82,7 @@ class Truth:
             self._marked(txn, batch.base, now_ms)
             return
         for record in batch.records:
-            entry = Entry(record=record, txn=txn, accepted_ms=now_ms)
+            entry = AcceptedRecord(record=record, txn=txn, accepted_ms=now_ms)
             self.entries[record.offset] = entry
             self._by_key.setdefault(record.key, []).append(entry)
         if txn is not None:
@@ -108,7 +108,7 @@ class Truth:
     def known_keys(self) -> list[bytes]:
         return list(self._by_key)
 
-    def newest(self, key: bytes, below: int) -> Entry | None:
+    def newest(self, key: bytes, below: int) -> AcceptedRecord | None:
         """The newest committed record of the key below an offset."""
         for entry in reversed(self._by_key.get(key, [])):
             if entry.record.offset < below and entry.committed:
@@ -124,7 +124,7 @@ class Truth:
                 return True
         return False
 
-    def between(self, start: int, end: int) -> Iterator[Entry]:
+    def between(self, start: int, end: int) -> Iterator[AcceptedRecord]:
         for offset in range(start, end):
             entry = self.entries.get(offset)
             if entry is not None:
@@ -136,7 +136,7 @@ class Truth:
                 return txn
         return None
 
-    def standing_deletions(self) -> list[Entry]:
+    def standing_deletions(self) -> list[AcceptedRecord]:
         """Tombstones that are the newest record of their key."""
         newest = (entries[-1] for entries in self._by_key.values() if entries)
         return [entry for entry in newest if entry.record.value is None and entry.committed]

@@ -85,7 +85,7 @@ class OnSpark:
         spark, counted = self._session(), self._counted(board, len(tasks))
         size = size_of(len(tasks), counted, parallelism=self.parallelism)
         jobs = [
-            Job(
+            SparkJob(
                 frame=stages.each(spark, body, tasks[first : first + size], counted, first=first),
                 tasks=range(first, min(first + size, len(tasks))),
             )
@@ -110,7 +110,7 @@ class OnSpark:
             for numbers in jobs:
                 if stop():
                     return
-                job = Job(frame=stages.rewritten(spark, sent, cut, groups, numbers), tasks=numbers)
+                job = SparkJob(frame=stages.rewritten(spark, sent, cut, groups, numbers), tasks=numbers)
                 yield from results(spark, [job], board, groups)
         if board is not None:
             for number, work in enumerate(cut.units):
@@ -157,7 +157,7 @@ def _persisted(frame: DataFrame) -> Iterator[DataFrame]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class SparkJob:
     """A frame that is not evaluated yet, and the numbers of the tasks that its rows report on."""
 
     frame: DataFrame
@@ -165,7 +165,7 @@ class Job:
 
 
 def results(
-    spark: SparkSession, jobs: Sequence[Job], board: Board | None, counted: Counted, *, at_once: int | None = None,
+    spark: SparkSession, jobs: Sequence[SparkJob], board: Board | None, counted: Counted, *, at_once: int | None = None,
     stop: Stop = never,
 ) -> Iterator[tuple[int, Any]]:  # fmt: skip
     """For every task of a job that was begun, once: (number of its work, answer or error)."""
@@ -179,15 +179,15 @@ def results(
 
 
 def ended_jobs(
-    spark: SparkSession, jobs: Sequence[Job], *, at_once: int, stop: Stop = never
-) -> Iterator[tuple[Job, list[Row]]]:
+    spark: SparkSession, jobs: Sequence[SparkJob], *, at_once: int, stop: Stop = never
+) -> Iterator[tuple[SparkJob, list[Row]]]:
     """Evaluates each frame once, `at_once` at a time, and yields the rows of each as its job ends; begins none after `stop`.
 
     Jobs run on threads, under a tag by which they are cancelled: the caller may run other jobs in the same session.
     """
     tag = new_tag()
 
-    def rows(job: Job) -> list[Row] | None:
+    def rows(job: SparkJob) -> list[Row] | None:
         return None if stop() else collected(job.frame, tag)
 
     inherited = inheriting(spark, rows)

@@ -25,7 +25,7 @@ from headstone.lake.transfer.landing import (
     RECORD_BYTES_GUESS,
     Clock,
     Ends,
-    Followed,
+    FollowedTopics,
     LandTask,
     ObjectSize,
     offsets_between,
@@ -91,7 +91,7 @@ def stream(
     begins = {
         TopicPartition(topic, number): start for topic, some in starts.items() for number, start in enumerate(some)
     }
-    followed = Followed(lake, begins)
+    followed = FollowedTopics(lake, begins)
     reached = followed.unread()
     first = {topic: {str(name.number): reached[name] for name in reached if name.topic == topic} for topic in starts}
     added: dict[TopicPartition, int] = {}
@@ -147,7 +147,7 @@ def batching(options: StreamOptions, per_object: int) -> dict[str, str]:
 
 
 def land_batch(
-    lake: Lake, followed: Followed, batch: DataFrame, ends: Ends, options: StreamOptions, size: ObjectSize, clock: Clock,
+    lake: Lake, followed: FollowedTopics, batch: DataFrame, ends: Ends, options: StreamOptions, size: ObjectSize, clock: Clock,
     counted: Callable[[int], Counted] = _uncounted,
 ) -> dict[TopicPartition, int]:  # fmt: skip
     """One micro-batch: written by tasks, appended by one commit. Skips what the lake has already (a repeated batch)."""

@@ -22,7 +22,7 @@ from headstone.errors import CorruptLog, UsageError
 from headstone.log import checkpoints
 from headstone.log.directory import PartitionDir, list_segments
 from headstone.log.reading import SegmentFile
-from headstone.pipeline.planning import Remembered, run_survey, survey_directory, survey_task
+from headstone.pipeline.planning import RememberedWalk, run_survey, survey_directory, survey_task
 from headstone.retention.survey import PartitionSurvey
 from headstone.spark.log_rows import LogPart, parts_of, rows_of_records
 from headstone.spark.log_selection import LogSelection
@@ -75,7 +75,7 @@ class KafkaLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._columns = columns
         self._settings = settings
         self._surveys: dict[str, tuple[_State, PartitionSurvey]] = {}
-        self._headers: dict[str, Remembered] = {}
+        self._headers: dict[str, RememberedWalk] = {}
         self._until: Offsets | None = None
 
     def initialOffset(self) -> dict[str, int]:
@@ -148,7 +148,7 @@ class KafkaLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         last = self._surveys.get(name)
         if last is None or last[0] != state:
             task = survey_task(directory)
-            walk = self._headers.setdefault(name, Remembered()) if task.is_far else None
+            walk = self._headers.setdefault(name, RememberedWalk()) if task.is_far else None
             self._surveys[name] = state, run_survey(task, walk)[0]
             if walk is not None:
                 walk.keep_only(state.files)

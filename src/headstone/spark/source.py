@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 
 from headstone.log.directory import PartitionDir, list_segments
 from headstone.log.reading import SegmentFile
-from headstone.pipeline.planning import Remembered, run_survey, survey_all, survey_task
+from headstone.pipeline.planning import RememberedWalk, run_survey, survey_all, survey_task
 from headstone.retention.policy import NO_LIMIT
 from headstone.spark import log_selection, log_stream
 from headstone.spark.log_rows import SPLIT_BYTES, LogPart, ObjectPart, headers_tell, parts_of, rows_of, rows_of_object
@@ -60,7 +60,7 @@ class FarPart(InputPartition):
             part = ObjectPart(topic=topic, partition=number, file=self.file, offset_start=start, offset_end=end)
             yield from rows_of_object(part, columns)
             return
-        walk = Remembered()
+        walk = RememberedWalk()
         for segment in run_survey(survey_task(self.directory), walk)[0].segments:
             for surveyed in parts_of(topic, number, segment, start, end, NO_SPLIT):
                 yield from rows_of(surveyed, columns, walk)

@@ -18,7 +18,7 @@ from headstone.storage.stores import Listed, Store, is_remote, store_of
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class FileStatus:
     """As much of a file's status as an object has. `st_ino` is its entity tag, which changes with the content."""
 
     st_size: int
@@ -26,7 +26,7 @@ class Status:
     st_ino: str | None
 
 
-Children = Mapping[str, Status | None]
+Children = Mapping[str, FileStatus | None]
 """By name; a folder has no status."""
 
 
@@ -36,7 +36,7 @@ class _Tree:
 
     bucket: str
     access: Access
-    folders: dict[str, dict[str, Status | None]] = field(default_factory=dict)
+    folders: dict[str, dict[str, FileStatus | None]] = field(default_factory=dict)
     listed: list[str] = field(default_factory=list)
 
     def children(self, key: str) -> Children:
@@ -63,7 +63,7 @@ class _Tree:
         folders_seen = {root}
         for entry in (entry for entry in entries if entry.path != root):
             parent, _, name = entry.path.rpartition("/")
-            status = None if entry.is_folder else Status(entry.size, entry.modified_ns, entry.tag)
+            status = None if entry.is_folder else FileStatus(entry.size, entry.modified_ns, entry.tag)
             self.folders.setdefault(parent, {})[name] = status
             while parent not in folders_seen:
                 folders_seen.add(parent)
@@ -131,7 +131,7 @@ class ObjectPlace:
     def iterdir(self) -> Iterator[ObjectPlace]:
         return (self / name for name in sorted(self._tree.children(self.key)))
 
-    def stat(self) -> Status:
+    def stat(self) -> FileStatus:
         status = self._status()
         if status is None:
             raise FileNotFoundError(f"{self}: no such object")
@@ -144,7 +144,7 @@ class ObjectPlace:
     def read_text(self, encoding: str = "utf-8") -> str:
         return self.read_bytes().decode(encoding)
 
-    def _status(self) -> Status | None:
+    def _status(self) -> FileStatus | None:
         return self._tree.children(self.key.rpartition("/")[0]).get(self.name) if self.key else None
 
 

@@ -89,7 +89,7 @@ class Listed:
     tag: str | None = None
 
 
-class Sink(Protocol):
+class ByteSink(Protocol):
     def write(self, data: bytes) -> object: ...
 
 
@@ -160,7 +160,7 @@ class Store:
         return ObjectUpload(self, path, part_bytes)
 
     @contextmanager
-    def writing(self, path: str, *, part_bytes: int = PART_BYTES) -> Iterator[Sink]:
+    def writing(self, path: str, *, part_bytes: int = PART_BYTES) -> Iterator[ByteSink]:
         """A streaming upload: the object appears when the block ends, and only if it ends well. A path is written once."""
         upload = self.upload(path, part_bytes=part_bytes)
         try:

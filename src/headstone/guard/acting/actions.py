@@ -30,7 +30,7 @@ from headstone.coordination.guard_values import (
 )
 from headstone.guard.acting.changes import carry_out, holds_by_default
 from headstone.guard.acting.evidence import evidence
-from headstone.guard.acting.outcomes import Done, Outcome, is_held
+from headstone.guard.acting.outcomes import ActionOutcome, Done, is_held
 from headstone.guard.acting.readmission_port import ReadmissionPort
 from headstone.guard.ledger.journal import Journal
 from headstone.guard.ledger.memory import Recollection
@@ -52,7 +52,7 @@ class _Shared:
     """Brokers that confirmed the hold, by topic; None if not asked yet."""
     by_default: frozenset[str] | None = None
     """Topics that are held by the cluster default; None if not read yet."""
-    outcomes: dict[type[Action], Outcome] = field(default_factory=dict)
+    outcomes: dict[type[Action], ActionOutcome] = field(default_factory=dict)
 
 
 class Actions:
@@ -124,19 +124,19 @@ class Actions:
 
     def _carried_out(
         self, topic: str, action: Action, decision: Decision, seen: TopicSeen, shared: _Shared
-    ) -> Outcome:  # fmt: skip
+    ) -> ActionOutcome:  # fmt: skip
         if isinstance(action, Verify):
-            return Outcome()
+            return ActionOutcome()
         void = partial(self._is_void, action, decision, seen)
         if isinstance(action, Expel | AddAgain):
             if self._readmissions is not None and not void():
                 self._readmissions.want(action, void)
-            return Outcome(needed=False)
+            return ActionOutcome(needed=False)
         text = evidence(seen, decision.statuses)
         outcome = shared.outcomes.get(type(action)) or self._asked(topic, action, text, shared, void)
         if isinstance(action, EndPasses | ReleaseDefault) and outcome.needed:
             # One change serves all topics: report a success once, a failure for each topic.
-            shared.outcomes[type(action)] = outcome if outcome.why is not None else Outcome(needed=False)
+            shared.outcomes[type(action)] = outcome if outcome.why is not None else ActionOutcome(needed=False)
         if outcome.held_on:
             self._held_on[topic] = outcome.held_on
         if isinstance(action, EndPasses):
@@ -154,13 +154,13 @@ class Actions:
 
     def _asked(
         self, topic: str, action: Action, text: str, shared: _Shared, void: Callable[[], bool]
-    ) -> Outcome:  # fmt: skip
+    ) -> ActionOutcome:  # fmt: skip
         now_ms = self._clock()
         # Before every action: many topics, or one slow broker, can outlast the lease.
         lease = self._journal.renew(self._name, now_ms=now_ms, lease_ms=self._lease_ms)
         if isinstance(action, AskBrokers):
             shared.held_on = shared.held_on or held_on(self._admin, shared.asked)
-            return Outcome(held_on=shared.held_on[topic])
+            return ActionOutcome(held_on=shared.held_on[topic])
         if isinstance(action, ReleaseDefault) and shared.by_default is None:
             shared.by_default = self._by_default()
         other_topics = None if shared.by_default is None else shared.by_default - {topic}

@@ -33,7 +33,7 @@ from headstone.coordination.guard_values import (
 )
 from headstone.coordination.hold_states import ENDED, state_of
 from headstone.errors import Unfinished
-from headstone.guard.acting.outcomes import Outcome
+from headstone.guard.acting.outcomes import ActionOutcome
 from headstone.guard.ledger.journal import Journal
 from headstone.guard.ledger.journal_values import Change
 from headstone.guard.ledger.memory import Recollection
@@ -70,7 +70,7 @@ SEEN_EVERY_SECONDS = 0.2
 def carry_out(
     action: Action, admin: Admin, journal: Journal, *, now_ms: int, topic: str = "", evidence: str = "",
     other_topics: Collection[str] | None = None, void: Void = never, recollection: Recollection | None = None,
-) -> Outcome:  # fmt: skip
+) -> ActionOutcome:  # fmt: skip
     """Carries out one action. `topic`: the topic that needs the hold by the cluster default. `other_topics`: the others that
     need it, required for ReleaseDefault. `void` applies to releases. A refusal is an outcome, not an exception. An action that
     comes too late counts as not needed, because the next look decides again."""
@@ -78,17 +78,17 @@ def carry_out(
         memories = recollection or Recollection(journal)
         return _carry_out(action, admin, journal, memories, now_ms, topic, evidence, other_topics, void)
     except TooLate:
-        return Outcome(needed=False)
+        return ActionOutcome(needed=False)
     except (NoAnswer, MayHaveArrived) as error:
-        return Outcome(why=str(error), unanswered=True)
+        return ActionOutcome(why=str(error), unanswered=True)
     except Unfinished as error:
-        return Outcome(why=str(error))
+        return ActionOutcome(why=str(error))
 
 
 def _carry_out(
     action: Action, admin: Admin, journal: Journal, memories: Recollection, now_ms: int, topic: str, evidence: str,
     other_topics: Collection[str] | None, void: Void,
-) -> Outcome:  # fmt: skip
+) -> ActionOutcome:  # fmt: skip
     match action:
         case SetHold():
             return _set_hold(action, admin, journal, memories, now_ms, evidence)
@@ -108,7 +108,7 @@ def _carry_out(
 
 def _set_hold(
     action: SetHold, admin: Admin, journal: Journal, memories: Recollection, now_ms: int, evidence: str
-) -> Outcome:
+) -> ActionOutcome:
     resource = Resource(topic=action.topic)
     refuse_another(admin, action.topic, memories.memory(action.topic).topic_id)
     old = own_values(admin, resource, [name for name, _ in HOLD])
@@ -118,7 +118,7 @@ def _set_hold(
         began_ms=now_ms,
     )  # fmt: skip
     change(admin, journal, resource, entry)
-    return Outcome(found=previous)
+    return ActionOutcome(found=previous)
 
 
 def topic_bytes(admin: Admin, topics: Sequence[str], brokers: Sequence[int]) -> dict[str, dict[int, int]]:
@@ -145,7 +145,7 @@ def grown_bytes(before: Mapping[str, Mapping[int, int]], now: Mapping[str, Mappi
 
 def _release(
     action: Release, admin: Admin, journal: Journal, now_ms: int, evidence: str, void: Void
-) -> Outcome:  # fmt: skip
+) -> ActionOutcome:  # fmt: skip
     reason = "everybody is back: as it was found"
     return restore_topic(
         admin, journal, action.topic, action.restore, reason=reason, evidence=evidence, now_ms=now_ms, void=void
@@ -155,14 +155,14 @@ def _release(
 def restore_topic(
     admin: Admin, journal: Journal, topic: str, restore: Configs, *, reason: str, evidence: str, now_ms: int,
     void: Void,
-) -> Outcome:  # fmt: skip
+) -> ActionOutcome:  # fmt: skip
     """Raises TooLate if `void()` is true just before the change is sent."""
     entry = Change(
         resource=str(Resource(topic=topic)), topic=topic, old=HOLD, new=restore, reason=reason, evidence=evidence,
         began_ms=now_ms,
     )  # fmt: skip
     refuse_another(admin, topic, journal.memory(topic).topic_id)
-    return Outcome(needed=_restored(admin, journal, Resource(topic=topic), entry, void))
+    return ActionOutcome(needed=_restored(admin, journal, Resource(topic=topic), entry, void))
 
 
 def _restored(admin: Admin, journal: Journal, resource: Resource, entry: Change, void: Void) -> bool:
@@ -181,10 +181,12 @@ def _restored(admin: Admin, journal: Journal, resource: Resource, entry: Change,
 
 def _hold_by_default(
     action: HoldByDefault, admin: Admin, journal: Journal, now_ms: int, topic: str, evidence: str
-) -> Outcome:
+) -> ActionOutcome:
     old = own_values(admin, CLUSTER_DEFAULT, [name for name, _ in DEFAULT_HOLD])
     if dict(old) == dict(DEFAULT_HOLD):
-        return Outcome(needed=False)  # already held for another topic; the values found then are the ones to restore
+        return ActionOutcome(
+            needed=False
+        )  # already held for another topic; the values found then are the ones to restore
     reason = f"automation reverts the hold of topic {topic}"
     note_default_before(journal, old, reason=reason, now_ms=now_ms)
     entry = Change(
@@ -192,16 +194,16 @@ def _hold_by_default(
         began_ms=now_ms,
     )  # fmt: skip
     change(admin, journal, CLUSTER_DEFAULT, entry)
-    return Outcome(found=default_restored(journal, old))
+    return ActionOutcome(found=default_restored(journal, old))
 
 
 def _release_default(
     action: ReleaseDefault, admin: Admin, journal: Journal, now_ms: int, topic: str, evidence: str,
     other_topics: Collection[str], void: Void,
-) -> Outcome:  # fmt: skip
+) -> ActionOutcome:  # fmt: skip
     """The default is held once for all topics that need it, and restored when the last one no longer does."""
     if other_topics:
-        return Outcome(needed=False)
+        return ActionOutcome(needed=False)
     reason = "the hold by the cluster default is no longer needed: original settings restored"
     return restore_default(
         admin, journal, default_restored(journal, action.restore), topic=topic, reason=reason, evidence=evidence,
@@ -212,7 +214,7 @@ def _release_default(
 def restore_default(
     admin: Admin, journal: Journal, restore: Configs, *, topic: str, reason: str, evidence: str, now_ms: int,
     void: Void,
-) -> Outcome:  # fmt: skip
+) -> ActionOutcome:  # fmt: skip
     """Raises TooLate like `restore_topic`."""
     entry = Change(
         resource=str(CLUSTER_DEFAULT), topic=topic or None, old=DEFAULT_HOLD, new=restore, reason=reason, evidence=evidence,
@@ -220,7 +222,7 @@ def restore_default(
     )  # fmt: skip
     _restored(admin, journal, CLUSTER_DEFAULT, entry, void)
     forget_default_before(journal)
-    return Outcome()
+    return ActionOutcome()
 
 
 def holds_by_default(memory: Memory) -> bool:
@@ -233,7 +235,7 @@ def default_restored(journal: Journal, restore: Configs) -> Configs:
     return restore if first is None else tuple((name, dict(first).get(name)) for name, _ in restore)
 
 
-def _end_passes(action: EndPasses, admin: Admin, journal: Journal, now_ms: int, evidence: str) -> Outcome:
+def _end_passes(action: EndPasses, admin: Admin, journal: Journal, now_ms: int, evidence: str) -> ActionOutcome:
     """Restarts the cleaner threads of every broker: changes log.cleaner.backoff.ms by one millisecond, and back.
 
     A broker with an override of its own does not see the default, so its override is changed. The change is put back only after
@@ -260,7 +262,9 @@ def _end_passes(action: EndPasses, admin: Admin, journal: Journal, now_ms: int, 
     for number, (resource, old) in zip(numbers, targets, strict=True):
         alter(admin, resource, {BACKOFF: old})
         journal.end(number, f"not seen by brokers {late}; put back" if late else f"{DONE}, and put back")
-    return Outcome(why=f"brokers {late} did not take the change of {BACKOFF}: passes may go on there" if late else None)
+    return ActionOutcome(
+        why=f"brokers {late} did not take the change of {BACKOFF}: passes may go on there" if late else None
+    )
 
 
 def _wait_seen(admin: Admin, brokers: Sequence[int], value: str) -> list[int]:

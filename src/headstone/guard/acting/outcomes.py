@@ -11,7 +11,7 @@ from headstone.coordination.guard_values import Action, Configs, Memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class ActionOutcome:
     """`why`: None if the action was done or no longer needed, else the reason, for a person. `held_on`: brokers that confirmed
     it."""
 
@@ -31,7 +31,7 @@ class Done:
 
     topic: str
     action: Action
-    outcome: Outcome | None
+    outcome: ActionOutcome | None
 
 
 def is_held(memory: Memory) -> bool:

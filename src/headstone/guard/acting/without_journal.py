@@ -31,11 +31,11 @@ from headstone.coordination.guarding import decide
 from headstone.coordination.hold_states import ENDED, state_of
 from headstone.errors import Unfinished
 from headstone.guard.acting.evidence import evidence
-from headstone.guard.acting.outcomes import Done, Outcome
+from headstone.guard.acting.outcomes import ActionOutcome, Done
 from headstone.guard.ledger import commands
 from headstone.guard.ledger.encoding import plain, value_of
 from headstone.guard.ledger.journal import Journal
-from headstone.guard.ledger.journal_values import Change, Remembered
+from headstone.guard.ledger.journal_values import Change, RememberedTopic
 from headstone.guard.ledger.overrides import Resource, own_values
 from headstone.guard.ledger.topic_identity import is_another, refuse_another
 from headstone.guard.looks.look import Clock, Look, held_on
@@ -50,7 +50,7 @@ class Unwritten:
 
     def __init__(self, margins: Margins, *, admin: Admin, clock: Clock) -> None:
         self._margins, self._admin, self._clock = margins, admin, clock
-        self._decided: dict[str, Remembered] = {}
+        self._decided: dict[str, RememberedTopic] = {}
         self._changes: dict[str, Change] = {}
         self._held_on: dict[str, tuple[int, ...]] = {}
         self._accepted_ms: dict[str, int] = {}
@@ -83,19 +83,19 @@ class Unwritten:
             # A release waits until the journal can be written.
             after = replace(after, hold=before.hold, default_hold=before.default_hold)
         decision = replace(decision, memory=after)
-        self._decided[topic] = Remembered(memory=after, statuses=decision.statuses, looked_ms=seen.asked_ms)
+        self._decided[topic] = RememberedTopic(memory=after, statuses=decision.statuses, looked_ms=seen.asked_ms)
         return decision
 
-    def _set_hold(self, action: SetHold, seen: TopicSeen, decision: Decision) -> Outcome:
+    def _set_hold(self, action: SetHold, seen: TopicSeen, decision: Decision) -> ActionOutcome:
         topic, memory, now_ms = action.topic, decision.memory, self._clock()
         try:
             refuse_another(self._admin, topic, memory.topic_id)
             previous = _found(memory, own_values(self._admin, Resource(topic=topic), [name for name, _ in HOLD]))
             self._admin.alter_topic(topic, dict(action.configs), repeatable=True)
         except (NoAnswer, MayHaveArrived) as error:
-            return Outcome(why=str(error), unanswered=True)
+            return ActionOutcome(why=str(error), unanswered=True)
         except Unfinished as error:
-            return Outcome(why=str(error))
+            return ActionOutcome(why=str(error))
         assert memory.hold is not None
         self._accepted_ms[topic] = self._clock()
         kept = replace(memory, hold=replace(memory.hold, found=previous, accepted_ms=self._accepted_ms[topic]))
@@ -104,7 +104,7 @@ class Unwritten:
             resource=str(Resource(topic=topic)), topic=topic, old=previous, new=action.configs, reason=action.reason,
             evidence=evidence(seen, decision.statuses), began_ms=now_ms,
         ))  # fmt: skip
-        return Outcome(found=previous)
+        return ActionOutcome(found=previous)
 
     @property
     def waits(self) -> bool:

@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from headstone.coordination.guard_values import TopicSeen
-from headstone.guard.agents.truth import Truth
+from headstone.guard.agents.truth import AgentTruth
 from headstone.guard.looks.clock_skew import largest_difference_ms
 from headstone.guard.looks.look import Look
 
 LookAt = Callable[[Sequence[str] | None], Look]
 
 
-def attended(look: LookAt, truth: Truth, watched: Sequence[str]) -> LookAt:
+def attended(look: LookAt, truth: AgentTruth, watched: Sequence[str]) -> LookAt:
     """`watched`: the topics that the guard watches; empty means every compacted topic."""
 
     def looked(topics: Sequence[str] | None) -> Look:
@@ -28,5 +28,5 @@ def attended(look: LookAt, truth: Truth, watched: Sequence[str]) -> LookAt:
     return looked
 
 
-def _with_truth(topic: TopicSeen, truth: Truth) -> TopicSeen:
+def _with_truth(topic: TopicSeen, truth: AgentTruth) -> TopicSeen:
     return replace(topic, skew_ms=max(topic.skew_ms, largest_difference_ms(truth.clocks())))

@@ -25,7 +25,7 @@ from headstone.guard.agents.summary import (
     of_fact,
     questions_of,
 )
-from headstone.guard.agents.truth import Truth
+from headstone.guard.agents.truth import AgentTruth
 from headstone.guard.agents.verification import ByAgents
 from headstone.guard.ledger.journal import Journal
 from headstone.guard.verification.background import Read
@@ -35,7 +35,7 @@ from headstone.guard.verification.background import Read
 class Agents:
     """`truth` is None if the guard listens to no agents."""
 
-    truth: Truth | None
+    truth: AgentTruth | None
     topics: tuple[str, ...] = ()
 
     def attended(self, look: LookAt) -> LookAt:
@@ -79,7 +79,7 @@ def listening(request: AgentsRequest | None, topics: tuple[str, ...], tell: Call
     if request is None:
         yield Agents(None)
         return
-    truth = Truth()
+    truth = AgentTruth()
     with serve_reports(request.address, request.authentication, truth) as address:
         tell(f"agents report to {'http' if request.authentication.tls is None else 'https'}://{address}")
         yield Agents(truth, topics)

@@ -87,7 +87,7 @@ class Whereabouts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class ReplicaClaim:
     received_ms: int
     watermarks: ReplicaWatermarks
 
@@ -99,7 +99,7 @@ class Member:
     replica: ReplicaReport
     asked_ms: int
     received_ms: int
-    claims: list[Claim] = field(default_factory=list)
+    claims: list[ReplicaClaim] = field(default_factory=list)
     lie: str | None = None
     answers: dict[int, tuple[int, bool]] = field(default_factory=dict)
     """By offset: when it was reported, and whether the record is there."""
@@ -110,7 +110,7 @@ class Member:
         self.replica, self.asked_ms, self.received_ms, self.lie = replica, asked_ms, received_ms, None
         now = ReplicaWatermarks(mcco=replica.mcco, mxfo=replica.mxfo)
         if not self.claims or self.claims[-1].watermarks != now:
-            self.claims = [*self.claims[: CLAIMS_MAX - 1], Claim(received_ms=received_ms, watermarks=now)]
+            self.claims = [*self.claims[: CLAIMS_MAX - 1], ReplicaClaim(received_ms=received_ms, watermarks=now)]
 
     def answer(self, offset: int, holds: bool, now_ms: int, asked: set[int]) -> None:
         """While the answer stays the same, the time of the first one counts."""
@@ -127,7 +127,7 @@ class Member:
         return settled[-1].watermarks
 
 
-class Group:
+class AgentGroup:
     """One partition: its members according to the cluster, and what their agents reported."""
 
     def __init__(self, partition: TopicPartition, epoch: int) -> None:

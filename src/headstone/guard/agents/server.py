@@ -37,7 +37,7 @@ from headstone.agent.messages import (
 )
 from headstone.cluster.connection import Host
 from headstone.errors import UsageError
-from headstone.guard.agents.truth import Truth
+from headstone.guard.agents.truth import AgentTruth
 
 SECONDS_MAX = 20.0
 """For a whole request, however slowly its bytes arrive."""
@@ -53,11 +53,11 @@ STATUSES = {
 
 @contextmanager
 def serve_reports(
-    address: Host, auth: Authentication, truth: Truth, *, seconds_max: float = SECONDS_MAX
+    address: Host, auth: Authentication, truth: AgentTruth, *, seconds_max: float = SECONDS_MAX
 ) -> Iterator[Host]:
     """Serves until the block ends; yields the address that it listens on. Port 0 picks any free port."""
     try:
-        server = _Server(address, auth, truth, seconds_max)
+        server = _AgentServer(address, auth, truth, seconds_max)
     except OSError as error:
         raise UsageError(f"{address}: cannot listen: {error.strerror or error}") from error
     thread = threading.Thread(target=server.serve_forever, args=[POLL_SECONDS], name="agents", daemon=True)
@@ -70,12 +70,12 @@ def serve_reports(
         server.server_close()
 
 
-class _Server(ThreadingHTTPServer):
+class _AgentServer(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
     request_queue_size = CONNECTIONS_MAX
 
-    def __init__(self, address: Host, auth: Authentication, truth: Truth, seconds_max: float) -> None:
+    def __init__(self, address: Host, auth: Authentication, truth: AgentTruth, seconds_max: float) -> None:
         self.auth, self.truth, self.seconds_max = auth, truth, seconds_max
         self.context = None if auth.tls is None else server_context(auth.tls)
         self._places = threading.BoundedSemaphore(CONNECTIONS_MAX)
@@ -122,7 +122,7 @@ def _cut(connection: socket.socket) -> None:
 
 
 class _Request(BaseHTTPRequestHandler):
-    server: _Server
+    server: _AgentServer
     server_version = "headstone"
     sys_version = ""
 

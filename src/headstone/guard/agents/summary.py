@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from headstone import units
 from headstone.agent.messages import QUESTIONS_MAX, Question
 from headstone.guard.agents.partition_truth import PartitionTruth, Whereabouts
-from headstone.guard.agents.truth import AgentSeen, Truth
+from headstone.guard.agents.truth import AgentSeen, AgentTruth
 from headstone.guard.ledger.encoding import plain, value_of
 from headstone.guard.ledger.journal import Journal
 from headstone.guard.prometheus import metric
@@ -47,7 +47,7 @@ class AgentsTold:
         return sorted(blocked, key=lambda partition: min(blocker.since_ms for blocker in partition.blockers))
 
 
-def agents_told(truth: Truth) -> AgentsTold:
+def agents_told(truth: AgentTruth) -> AgentsTold:
     refusals = tuple((str(kind), count) for kind, count in sorted(truth.refusals().items()))
     return AgentsTold(
         told_ms=truth.clock(), agents=truth.agents(), partitions=truth.partitions(), refusals=refusals,

@@ -28,8 +28,8 @@ from headstone.agent.messages import (
 )
 from headstone.coordination.guard_values import TopicSeen
 from headstone.errors import UsageError
-from headstone.guard.agents.partition_truth import Group, PartitionTruth, Whereabouts
-from headstone.guard.looks.clock_skew import Reading
+from headstone.guard.agents.partition_truth import AgentGroup, PartitionTruth, Whereabouts
+from headstone.guard.looks.clock_skew import ClockReading
 from headstone.log.topic_partition import TopicPartition
 
 SILENT_INTERVALS = 3
@@ -57,7 +57,7 @@ class AgentSeen:
     heard_ms: int
     interval_ms: int
     replicas: int
-    clock: Reading
+    clock: ClockReading
     silent: bool
 
 
@@ -68,7 +68,7 @@ class _Agent:
     received_ms: int
 
 
-class Truth:
+class AgentTruth:
     """Everything that agents prove, for one cluster and one run of the guard."""
 
     def __init__(self, *, clock: Callable[[], int] | None = None) -> None:
@@ -80,7 +80,7 @@ class Truth:
         self._cluster_id: str | None = None
         self._brokers: frozenset[int] = frozenset()
         self._learnt_ms = 0
-        self._groups: dict[TopicPartition, Group] = {}
+        self._groups: dict[TopicPartition, AgentGroup] = {}
         self._agents: dict[int, _Agent] = {}
         self._questions: deque[Question] = deque(maxlen=QUESTIONS_MAX)
         self._spans: dict[SpanQuestion, dict[int, SpanAnswered]] = {}
@@ -102,7 +102,7 @@ class Truth:
             self._groups = {
                 **kept,
                 **{
-                    topic_partition: self._groups.get(topic_partition) or Group(topic_partition, self.epoch)
+                    topic_partition: self._groups.get(topic_partition) or AgentGroup(topic_partition, self.epoch)
                     for topic_partition in seen
                 },
             }
@@ -277,7 +277,7 @@ class Truth:
             if now_ms - agent.received_ms > SILENT_INTERVALS * agent.report.interval_ms
         )
 
-    def clocks(self) -> tuple[Reading, ...]:
+    def clocks(self) -> tuple[ClockReading, ...]:
         """Clocks of the brokers' machines, as their agents reported them last. Leaves out silent agents: a clock that was wrong
         then may be right by now, and its difference is remembered for as long as it matters."""
         with self._lock:
@@ -285,9 +285,9 @@ class Truth:
             return tuple(_reading(agent) for broker, agent in self._agents.items() if broker not in silent)
 
 
-def _reading(agent: _Agent) -> Reading:
+def _reading(agent: _Agent) -> ClockReading:
     """The guard gave the challenge after the first time was taken and before the second."""
-    return Reading(
+    return ClockReading(
         earliest_ms=agent.report.clock_before_ms - agent.given_ms,
         latest_ms=agent.report.clock_after_ms - agent.given_ms,
     )

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 
 from headstone.agent.messages import SpanAnswered, SpanQuestion
 from headstone.coordination.guard_values import OffsetSpan, Verdict, Verify
-from headstone.guard.agents.truth import Truth
+from headstone.guard.agents.truth import AgentTruth
 from headstone.guard.verification.background import Read
-from headstone.guard.verification.verdicts import Judged
+from headstone.guard.verification.verdicts import JudgedReplica
 from headstone.log.topic_partition import TopicPartition
 
 STALLED_INTERVALS = 3
@@ -29,19 +29,19 @@ class ByAgents:
     """Asks agents first. If they could not answer once, they are not asked about the same span again."""
 
     def __init__(
-        self, read: Read, truth: Truth, *, clock_s: Callable[[], float] = time.monotonic,
+        self, read: Read, truth: AgentTruth, *, clock_s: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:  # fmt: skip
         self._read, self._truth, self._clock_s, self._sleep = read, truth, clock_s, sleep
         self._unsolved: dict[tuple[TopicPartition, int], OffsetSpan] = {}
 
-    def __call__(self, wanted: Verify) -> Mapping[int, Judged]:
+    def __call__(self, wanted: Verify) -> Mapping[int, JudgedReplica]:
         replica = TopicPartition(wanted.topic, wanted.partition), wanted.broker
         before = self._unsolved.get(replica)
         if wanted.missed is not None and (before is None or before.start != wanted.missed.start):
             if self._agree(replica[0], wanted.missed):
                 self._unsolved.pop(replica, None)
-                return {wanted.broker: Judged(verdict=Verdict.RIGHT)}
+                return {wanted.broker: JudgedReplica(verdict=Verdict.RIGHT)}
             self._unsolved[replica] = wanted.missed
         return self._read(wanted)
 

@@ -18,8 +18,8 @@ from headstone.guard.check.rules import (
     SEGMENT_MS,
     TIERED_METADATA,
     TRANSACTIONS,
+    CheckedTopic,
     ClusterFacts,
-    TopicFacts,
 )
 from headstone.guard.ledger.commands import address_of
 from headstone.guard.ledger.journal import Journal
@@ -96,8 +96,8 @@ def _is_compacted(configs: Configs) -> bool:
     return "compact" in policies_of(_value(configs, CLEANUP_POLICY))
 
 
-def _facts(topic: str, configs: Configs, state: ClusterState, *, held: bool) -> TopicFacts:
-    return TopicFacts(
+def _facts(topic: str, configs: Configs, state: ClusterState, *, held: bool) -> CheckedTopic:
+    return CheckedTopic(
         topic=topic, copies=min(len(described.replicas) for described in state.topics[topic].values()),
         values={name: config.value for name, config in configs.items() if config.value is not None},
         own=frozenset(name for name, config in configs.items() if config.own), held_by_guard=held,

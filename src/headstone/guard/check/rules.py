@@ -55,7 +55,7 @@ class Severity(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicFacts:
+class CheckedTopic:
     """A compacted topic. `values` are all settings in force, `own` the names of those that are its own overrides."""
 
     topic: str
@@ -75,7 +75,7 @@ class ClusterFacts:
     """`outage_max_ms`: the longest outage that is planned for, or was seen; None if unknown. `skew_ms`: None if not
     measured."""
 
-    topics: tuple[TopicFacts, ...]
+    topics: tuple[CheckedTopic, ...]
     brokers: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     features: Mapping[str, int] = field(default_factory=dict)
     outage_max_ms: int | None = None
@@ -93,7 +93,7 @@ class ClusterFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class CheckFinding:
     """Concerns `topics` or `broker`; if neither, the cluster. `fix` is a command, or a sentence where no command helps."""
 
     name: str
@@ -118,7 +118,7 @@ class Finding:
         return f"{'topic' if len(self.topics) == 1 else 'topics'} {shown}{more}{inherited}"
 
 
-def finding_document(finding: Finding) -> dict[str, object]:
+def finding_document(finding: CheckFinding) -> dict[str, object]:
     return {
         "name": finding.name, "severity": str(finding.severity), "topics": list(finding.topics),
         "broker": finding.broker, "default": finding.default, "figure": finding.figure, "why": finding.why,
@@ -126,10 +126,10 @@ def finding_document(finding: Finding) -> dict[str, object]:
     }  # fmt: skip
 
 
-TopicRule = Callable[[TopicFacts, ClusterFacts], Iterator[Finding]]
+TopicRule = Callable[[CheckedTopic, ClusterFacts], Iterator[CheckFinding]]
 
 
-def check(facts: ClusterFacts) -> tuple[Finding, ...]:
+def check(facts: ClusterFacts) -> tuple[CheckFinding, ...]:
     """Dangers first."""
     findings = [*_of_cluster(facts)]
     for rule in TOPIC_RULES:
@@ -137,29 +137,29 @@ def check(facts: ClusterFacts) -> tuple[Finding, ...]:
     return tuple(sorted(findings, key=lambda one: (list(Severity).index(one.severity), one.name, one.topics)))
 
 
-def _together(findings: list[Finding]) -> list[Finding]:
+def _together(findings: list[CheckFinding]) -> list[CheckFinding]:
     """Merges what topics inherit into one finding, and findings that many topics share if no command of a topic fixes them."""
-    merged: dict[tuple[object, ...], Finding] = {}
+    merged: dict[tuple[object, ...], CheckFinding] = {}
     for finding in findings:
         alone = finding.fix.startswith("kafka-configs.sh") and not finding.default
         key = (finding.name, finding.figure, finding.why, finding.fix, finding.topics if alone else None)
         finding_before = merged.get(key)
         topics = (*finding_before.topics, *finding.topics) if finding_before else finding.topics
-        merged[key] = Finding(
+        merged[key] = CheckFinding(
             name=finding.name, severity=finding.severity, figure=finding.figure, why=finding.why, fix=finding.fix,
             topics=topics, broker=finding.broker, default=finding.default,
         )  # fmt: skip
     return list(merged.values())
 
 
-def _setting(topic: TopicFacts, facts: ClusterFacts, name: str, value: str) -> tuple[str, bool]:
+def _setting(topic: CheckedTopic, facts: ClusterFacts, name: str, value: str) -> tuple[str, bool]:
     """The command that changes the setting where it comes from, and whether that is the default of all brokers."""
     if name in topic.own:
         return alter_topic(topic.topic, {name: value}, bootstrap=facts.bootstrap), False
     return alter_broker(None, {BROKER_NAMES[name]: value}, bootstrap=facts.bootstrap), True
 
 
-def short_retention(topic: TopicFacts, facts: ClusterFacts) -> Iterator[Finding]:
+def short_retention(topic: CheckedTopic, facts: ClusterFacts) -> Iterator[CheckFinding]:
     retention_ms = topic.number(RETENTION, DAY_MS)
     if retention_ms >= facts.outage_ms or topic.copies < 2:
         return
@@ -169,7 +169,7 @@ def short_retention(topic: TopicFacts, facts: ClusterFacts) -> Iterator[Finding]
         else f"the guard alone needs {duration(facts.outage_ms)} to notice an outage and hold the topic"
     )
     fix, default = _setting(topic, facts, RETENTION, str(max(DAY_MS, 2 * facts.outage_ms)))
-    yield Finding(
+    yield CheckFinding(
         name="short-retention", severity=Severity.DANGER, topics=(topic.topic,), default=default, fix=fix,
         figure=f"{RETENTION} is {retention_ms:.0f} ({duration(int(retention_ms))}); {planned}",
         why="a tombstone or marker may be removed this long after it was first cleaned: a replica that is away for longer "
@@ -179,7 +179,7 @@ def short_retention(topic: TopicFacts, facts: ClusterFacts) -> Iterator[Finding]
     )  # fmt: skip
 
 
-def hurried_compaction(topic: TopicFacts, facts: ClusterFacts) -> Iterator[Finding]:
+def hurried_compaction(topic: CheckedTopic, facts: ClusterFacts) -> Iterator[CheckFinding]:
     limits = {SEGMENT_MS: ROLL_MS_MIN, RATIO: RATIO_MIN, LAG_MAX: LAG_MS_MIN}
     hurried = [name for name in limits if topic.number(name, USUAL[name]) < limits[name]]
     # Only if deletions are removed soon, too: a small ratio alone costs I/O and does no harm.
@@ -196,7 +196,7 @@ def hurried_compaction(topic: TopicFacts, facts: ClusterFacts) -> Iterator[Findi
     }
     for names, default in ((own, False), (inherited, True)):
         if names:
-            yield Finding(
+            yield CheckFinding(
                 name="hurried-compaction", severity=Severity.WARNING, topics=(topic.topic,), default=default,
                 figure=", ".join(_told(name, topic.values[name]) for name in names)
                 + f": a delete may be gone {duration(int(first_ms))} after it was written",
@@ -212,7 +212,7 @@ def _told(name: str, value: str) -> str:
     )
 
 
-def few_copies(topic: TopicFacts, facts: ClusterFacts) -> Iterator[Finding]:
+def few_copies(topic: CheckedTopic, facts: ClusterFacts) -> Iterator[CheckFinding]:
     if topic.copies >= COPIES_WANTED:
         return
     why = (
@@ -221,14 +221,14 @@ def few_copies(topic: TopicFacts, facts: ClusterFacts) -> Iterator[Finding]:
         else "while one is away or re-replicating, only one copy is left, and if they differ nothing shows which one is right"
     )
     made = "; the brokers' setting counts only when it is made" if topic.topic in COORDINATED else ""
-    yield Finding(
+    yield CheckFinding(
         name="few-copies", severity=Severity.WARNING, topics=(topic.topic,),
         figure=f"replication factor {topic.copies}", why=why + COORDINATED.get(topic.topic, ""),
         fix=f"give it {COPIES_WANTED} replicas with kafka-reassign-partitions.sh{made}",
     )  # fmt: skip
 
 
-def in_sync_min(topic: TopicFacts, facts: ClusterFacts) -> Iterator[Finding]:
+def in_sync_min(topic: CheckedTopic, facts: ClusterFacts) -> Iterator[CheckFinding]:
     least = int(topic.number(IN_SYNC_MIN, 1))
     if topic.copies < 2:
         return
@@ -236,7 +236,7 @@ def in_sync_min(topic: TopicFacts, facts: ClusterFacts) -> Iterator[Finding]:
         # On this topic, even if it inherits the value: lowering the default would let other topics' records be acknowledged by
         # fewer replicas.
         fix = alter_topic(topic.topic, {IN_SYNC_MIN: str(topic.copies - 1)}, bootstrap=facts.bootstrap)
-        yield Finding(
+        yield CheckFinding(
             name="min-insync-too-high", severity=Severity.WARNING, topics=(topic.topic,), fix=fix,
             figure=f"{IN_SYNC_MIN} {least}, replication factor {topic.copies}",
             why="the first outage stops producers, and no replica can be removed to be re-replicated",
@@ -246,7 +246,7 @@ def in_sync_min(topic: TopicFacts, facts: ClusterFacts) -> Iterator[Finding]:
         if default and any(other.copies < COPIES_WANTED for other in facts.topics):
             # Raising the default could make a topic with fewer replicas unwritable, always or during an outage.
             fix, default = alter_topic(topic.topic, {IN_SYNC_MIN: "2"}, bootstrap=facts.bootstrap), False
-        yield Finding(
+        yield CheckFinding(
             name="min-insync-too-low", severity=Severity.WARNING, topics=(topic.topic,), default=default, fix=fix,
             figure=f"{IN_SYNC_MIN} {least}, replication factor {topic.copies}",
             why="a record or delete may be acknowledged when only one replica has it; if that replica is lost, so is the "
@@ -254,11 +254,11 @@ def in_sync_min(topic: TopicFacts, facts: ClusterFacts) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def unclean_election(topic: TopicFacts, facts: ClusterFacts) -> Iterator[Finding]:
+def unclean_election(topic: CheckedTopic, facts: ClusterFacts) -> Iterator[CheckFinding]:
     if topic.values.get(UNCLEAN, "false") != "true" or topic.copies < 2:
         return
     fix, default = _setting(topic, facts, UNCLEAN, "false")
-    yield Finding(
+    yield CheckFinding(
         name="unclean-election", severity=Severity.DANGER, topics=(topic.topic,), default=default, fix=fix,
         figure=f"{UNCLEAN} is true",
         why="a replica that is behind may become leader, and all others truncate their "
@@ -266,11 +266,11 @@ def unclean_election(topic: TopicFacts, facts: ClusterFacts) -> Iterator[Finding
     )  # fmt: skip
 
 
-def held_by_somebody(topic: TopicFacts, facts: ClusterFacts) -> Iterator[Finding]:
+def held_by_somebody(topic: CheckedTopic, facts: ClusterFacts) -> Iterator[CheckFinding]:
     held = all(name in topic.own and topic.values.get(name) == value for name, value in HOLD)
     if not held or topic.held_by_guard:
         return
-    yield Finding(
+    yield CheckFinding(
         name="held-by-somebody", severity=Severity.WARNING, topics=(topic.topic,),
         figure=", ".join(f"{name} {value}" for name, value in HOLD),
         why="it is held, and no journal that was read shows by whom: the topic is not compacted and grows. If no replica is "
@@ -279,9 +279,9 @@ def held_by_somebody(topic: TopicFacts, facts: ClusterFacts) -> Iterator[Finding
     )  # fmt: skip
 
 
-def tiered(topic: TopicFacts, facts: ClusterFacts) -> Iterator[Finding]:
+def tiered(topic: CheckedTopic, facts: ClusterFacts) -> Iterator[CheckFinding]:
     if topic.values.get(TIERED) == "true":
-        yield Finding(
+        yield CheckFinding(
             name="tiered-and-compacted", severity=Severity.WARNING, topics=(topic.topic,),
             figure=f"{TIERED} is true, compacted",
             why="data in the remote tier is not cleaned, and an audit does not compare it",
@@ -294,11 +294,11 @@ TOPIC_RULES: tuple[TopicRule, ...] = (
 )  # fmt: skip
 
 
-def _of_cluster(facts: ClusterFacts) -> Iterator[Finding]:
+def _of_cluster(facts: ClusterFacts) -> Iterator[CheckFinding]:
     yield from _clocks(facts)
     yield from _transactions(facts)
     if "compact" in facts.tiered_metadata_policy:
-        yield Finding(
+        yield CheckFinding(
             name="tiered-metadata", severity=Severity.WARNING, topics=(TIERED_METADATA,),
             figure=f"cleanup.policy of {TIERED_METADATA} is {facts.tiered_metadata_policy}",
             why="this topic records where segments are and which were deleted: a replica that misses a delete there refers to "
@@ -307,9 +307,9 @@ def _of_cluster(facts: ClusterFacts) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _clocks(facts: ClusterFacts) -> Iterator[Finding]:
+def _clocks(facts: ClusterFacts) -> Iterator[CheckFinding]:
     if facts.skew_ms is not None and facts.skew_ms > SKEW_MS_MAX:
-        yield Finding(
+        yield CheckFinding(
             name="clocks-differ", severity=Severity.DANGER,
             figure=f"two brokers' clocks may differ by {duration(facts.skew_ms)}; the limit is {duration(SKEW_MS_MAX)}",
             why="one broker stamps when a delete may be removed and another one removes it: clock skew shortens the time that "
@@ -318,12 +318,12 @@ def _clocks(facts: ClusterFacts) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _transactions(facts: ClusterFacts) -> Iterator[Finding]:
+def _transactions(facts: ClusterFacts) -> Iterator[CheckFinding]:
     if not facts.transactions:
         return
     version = facts.features.get(TRANSACTION_VERSION, 0)
     if version < EPOCHS_TELL:
-        yield Finding(
+        yield CheckFinding(
             name="transactions-v1", severity=Severity.WARNING, figure=f"{TRANSACTION_VERSION} {version}",
             why="a marker has the same epoch as its data: a replica that misses one mistakes the next transaction's marker "
                 "for it, and its log does not show that",
@@ -333,13 +333,13 @@ def _transactions(facts: ClusterFacts) -> Iterator[Finding]:
     yield from _forgotten_producers(facts, OLD_CLIENTS if version >= EPOCHS_TELL else "")
 
 
-def _forgotten_producers(facts: ClusterFacts, still: str) -> Iterator[Finding]:
+def _forgotten_producers(facts: ClusterFacts, still: str) -> Iterator[CheckFinding]:
     """`still`: why it matters with the transaction version in use."""
     for broker, values in sorted(facts.brokers.items()):
         expiry_ms = int(values.get(PRODUCER_EXPIRY, DAY_MS))
         least_ms = max(facts.outage_ms, int(values.get(TRANSACTION_MAX, 15 * MINUTE_MS)))
         if expiry_ms < least_ms:
-            yield Finding(
+            yield CheckFinding(
                 name="producers-forgotten", severity=Severity.DANGER, broker=broker,
                 figure=f"{PRODUCER_EXPIRY} is {expiry_ms} ({duration(expiry_ms)}); {duration(least_ms)} are needed",
                 why="markers are kept as long as the producer state, and then for delete.retention.ms: with less, a "

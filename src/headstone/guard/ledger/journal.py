@@ -21,7 +21,7 @@ from headstone.coordination.guard_values import Configs, Memory, Status, Verdict
 from headstone.errors import Unfinished, UsageError
 from headstone.guard.ledger.encoding import NotAMemory, memory_json, memory_of, plain, value_of
 from headstone.guard.ledger.journal_file import checked, copy_in_memory, damaged, make_private
-from headstone.guard.ledger.journal_values import BEGUN, Change, KeptAlarm, Lease, Reading, Remembered
+from headstone.guard.ledger.journal_values import BEGUN, Change, KeptAlarm, Lease, RememberedTopic, ReplicaReading
 
 BUSY_SECONDS = 10.0
 CHANGES = "SELECT number, resource, topic, old, new, reason, evidence, began_ms, ended_ms, outcome, times, last_ms FROM changes"
@@ -36,7 +36,7 @@ FAILED = "failed: "
 """Prefix of the outcome of a change that was refused, or whose answer was lost."""
 
 
-class LeaseLost(Unfinished):
+class GuardLeaseLost(Unfinished):
     """Another guard leads now, or could have led meanwhile; nothing was written."""
 
 
@@ -118,20 +118,20 @@ class Journal:
         """Empty for a topic that is not in the journal."""
         return self.remembered(topic).memory
 
-    def remembered(self, topic: str) -> Remembered:
+    def remembered(self, topic: str) -> RememberedTopic:
         rows = self.rows("SELECT memory, statuses, looked_ms FROM memory WHERE topic = ?", topic)
-        return self._remembered(topic, *rows[0]) if rows else Remembered(memory=Memory())
+        return self._remembered(topic, *rows[0]) if rows else RememberedTopic(memory=Memory())
 
-    def topics(self) -> dict[str, Remembered]:
+    def topics(self) -> dict[str, RememberedTopic]:
         rows = self.rows("SELECT topic, memory, statuses, looked_ms FROM memory ORDER BY topic")
         return {str(topic): self._remembered(str(topic), *rest) for topic, *rest in rows}
 
-    def _remembered(self, topic: str, memory: object, statuses: object, looked_ms: object) -> Remembered:
+    def _remembered(self, topic: str, memory: object, statuses: object, looked_ms: object) -> RememberedTopic:
         try:
             memory_kept = memory_of(str(memory))
         except NotAMemory as error:
             raise damaged(self.path, f"its memory of topic {topic!r} cannot be read: {error}") from error
-        return Remembered(
+        return RememberedTopic(
             memory=memory_kept, statuses=self._statuses(topic, str(statuses)), looked_ms=int(str(looked_ms))
         )
 
@@ -140,7 +140,7 @@ class Journal:
         self.remember_all({topic: replace(before, memory=memory)}, holder=None, now_ms=0)
 
     def remember_all(
-        self, decided: Mapping[str, Remembered], *, holder: str | None, now_ms: int, looked_ms: int | None = None
+        self, decided: Mapping[str, RememberedTopic], *, holder: str | None, now_ms: int, looked_ms: int | None = None
     ) -> None:
         """Writes all or nothing, and only while `holder` leads (None: no check). `looked_ms`: when a look at everything watched
         began."""
@@ -300,9 +300,9 @@ class Journal:
         if lease is None or lease.holder != holder or lease.until_ms <= now_ms:
             raise self._lost(holder, lease if lease is not None and lease.until_ms > now_ms else None)
 
-    def _lost(self, holder: str, lease: Lease | None) -> LeaseLost:
+    def _lost(self, holder: str, lease: Lease | None) -> GuardLeaseLost:
         who = "nobody" if lease is None else lease.holder
-        return LeaseLost(f"{self.path}: {who} leads now, not {holder}: nothing was changed")
+        return GuardLeaseLost(f"{self.path}: {who} leads now, not {holder}: nothing was changed")
 
     def set_alarms(self, topic: str, alarms: Sequence[KeptAlarm], *, now_ms: int) -> None:
         """Replaces the topic's alarms by those that stand now."""
@@ -336,17 +336,17 @@ class Journal:
             for topic, kind, partition, broker, detail, first_ms in rows
         ]  # fmt: skip
 
-    def note_reading(self, topic: str, reading: Reading) -> None:
+    def note_reading(self, topic: str, reading: ReplicaReading) -> None:
         with self.transaction() as connection:
             connection.execute(
                 "INSERT OR REPLACE INTO readings VALUES (?, ?, ?, ?, ?, ?)",
                 (topic, reading.partition, reading.broker, str(reading.verdict or ""), reading.read_ms, reading.detail),
             )
 
-    def readings(self, topic: str) -> list[Reading]:
+    def readings(self, topic: str) -> list[ReplicaReading]:
         rows = self.rows("SELECT partition, broker, verdict, read_ms, detail FROM readings WHERE topic = ?", topic)
         return [
-            Reading(
+            ReplicaReading(
                 partition=int(str(partition)), broker=int(str(broker)), verdict=Verdict(str(verdict)) if verdict else None,
                 read_ms=int(str(read_ms)), detail=str(detail),
             )

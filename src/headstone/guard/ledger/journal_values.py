@@ -48,7 +48,7 @@ class KeptAlarm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class ReplicaReading:
     """One replica, read and compared with the others; `read_ms` is when the reading began. `verdict` is None if it could not be
     read, and `detail` says why."""
 
@@ -75,7 +75,7 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Remembered:
+class RememberedTopic:
     """A topic's memory and statuses as of its last decision."""
 
     memory: Memory

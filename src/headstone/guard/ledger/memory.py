@@ -15,7 +15,7 @@ from headstone.coordination.guarding import REREAD_MS
 from headstone.coordination.holding import with_found
 from headstone.errors import HeadstoneError
 from headstone.guard.ledger.journal import Journal
-from headstone.guard.ledger.journal_values import Reading, Remembered
+from headstone.guard.ledger.journal_values import RememberedTopic, ReplicaReading
 
 IDLE_MS = 300_000
 RETENTION_SHARE = 8
@@ -63,7 +63,7 @@ class Recollection:
         self._newest.pop(topic, None)
         self._written.pop(topic, None)
 
-    def keep(self, decided: Mapping[str, Remembered], *, holder: str, now_ms: int, looked_ms: int | None) -> None:
+    def keep(self, decided: Mapping[str, RememberedTopic], *, holder: str, now_ms: int, looked_ms: int | None) -> None:
         """When it returns, what matters is on disk. Writes nothing if `holder` no longer leads."""
         matters = {topic: what_matters(kept) for topic, kept in decided.items()}
         urgent = [topic for topic in decided if topic not in self._written or self._written[topic][0] != matters[topic]]
@@ -81,7 +81,7 @@ class Recollection:
         self._written |= {topic: (matters[topic], now_ms) for topic in chosen}
 
 
-def what_matters(kept: Remembered) -> object:
+def what_matters(kept: RememberedTopic) -> object:
     """Everything except what merely advances with time."""
     memory = kept.memory
     away = tuple(replace(away, excused_ms=None) for away in memory.away)
@@ -109,7 +109,7 @@ def released_by_person(memory: Memory, released_ms: int | None) -> Memory:
     return replace(memory, hold=replace(hold, seen_ms=seen_ms, undone_ms=released_ms, confirmed=(), confirmed_ms=None))
 
 
-def with_readings(seen: TopicSeen, readings: Sequence[Reading], now_ms: int) -> TopicSeen:
+def with_readings(seen: TopicSeen, readings: Sequence[ReplicaReading], now_ms: int) -> TopicSeen:
     """Adds the readings to the replicas. A reading that could not judge its replica expires after a while, so the replica is
     read again."""
     by_replica = {

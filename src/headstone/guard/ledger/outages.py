@@ -14,7 +14,7 @@ from headstone.guard.ledger.journal import Journal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outage:
+class ReplicaOutage:
     """Of one replica. If the guard did not look for a while, the replica counts as complete only until the last look before. A
     replica that leaves again before it was read counts as away all the time."""
 
@@ -28,7 +28,7 @@ class Outage:
         return self.until_ms - self.from_ms
 
 
-def ended(topic: str, before: Memory, after: Memory, asked_ms: int) -> Iterator[Outage]:
+def ended(topic: str, before: Memory, after: Memory, asked_ms: int) -> Iterator[ReplicaOutage]:
     """Outages that ended by this look: the replica is back, no longer assigned, or the guard has decided to take it out."""
     left = {(away.partition, away.broker) for away in after.away if _lasts(away)}
     for away in before.away:
@@ -36,7 +36,7 @@ def ended(topic: str, before: Memory, after: Memory, asked_ms: int) -> Iterator[
             yield from _outage(topic, away, asked_ms)
 
 
-def lasting(topic: str, memory: Memory, now_ms: int) -> Iterator[Outage]:
+def lasting(topic: str, memory: Memory, now_ms: int) -> Iterator[ReplicaOutage]:
     for away in memory.away:
         if _lasts(away):
             yield from _outage(topic, away, now_ms)
@@ -46,15 +46,15 @@ def _lasts(away: Away) -> bool:
     return away.returned_ms is None and not away.order
 
 
-def _outage(topic: str, away: Away, until_ms: int) -> Iterator[Outage]:
+def _outage(topic: str, away: Away, until_ms: int) -> Iterator[ReplicaOutage]:
     """Nothing for a new copy, which was never there. A replica that was already away at the guard's first look, and so too late
     at once, counts from that look."""
     from_ms = away.since_ms if away.complete_ms is None and away.too_late else away.complete_ms
     if from_ms is not None and not away.unread:
-        yield Outage(topic=topic, broker=away.broker, from_ms=from_ms, until_ms=until_ms)
+        yield ReplicaOutage(topic=topic, broker=away.broker, from_ms=from_ms, until_ms=until_ms)
 
 
-def note_longest(journal: Journal, outages: Iterable[Outage]) -> None:
+def note_longest(journal: Journal, outages: Iterable[ReplicaOutage]) -> None:
     """Keeps the longest of these if it is longer than the one in the journal."""
     longest = max(outages, key=lambda outage: outage.span_ms, default=None)
     noted = longest_noted(journal) if longest is not None else None
@@ -66,13 +66,15 @@ def note_longest(journal: Journal, outages: Iterable[Outage]) -> None:
             )
 
 
-def longest_noted(journal: Journal) -> Outage | None:
+def longest_noted(journal: Journal) -> ReplicaOutage | None:
     for topic, broker, from_ms, until_ms in journal.rows("SELECT topic, broker, from_ms, until_ms FROM longest_outage"):
-        return Outage(topic=str(topic), broker=int(str(broker)), from_ms=int(str(from_ms)), until_ms=int(str(until_ms)))
+        return ReplicaOutage(
+            topic=str(topic), broker=int(str(broker)), from_ms=int(str(from_ms)), until_ms=int(str(until_ms))
+        )
     return None
 
 
-def longest_known(journal: Journal, *, now_ms: int) -> Outage | None:
+def longest_known(journal: Journal, *, now_ms: int) -> ReplicaOutage | None:
     """Over outages that have ended and those that last."""
     noted = longest_noted(journal)
     outages = [] if noted is None else [noted]

@@ -23,7 +23,7 @@ it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class ClockReading:
     """One broker's clock minus the guard's is between `earliest_ms` and `latest_ms`; None: no bound is known."""
 
     earliest_ms: int | None
@@ -47,7 +47,7 @@ class Clocks:
         self._kept_ms = max(KEPT_MS, KEPT_POLLS * poll_ms)
         self._proved: list[tuple[int, tuple[int, int]]] = []
 
-    def difference_ms(self, readings: Sequence[Reading], now_ms: int) -> int:
+    def difference_ms(self, readings: Sequence[ClockReading], now_ms: int) -> int:
         """By this look and by recent ones, whichever topics they covered. `now_ms` may be earlier than a recent look: clocks
         are set back."""
         self._proved = [(ms, sides) for ms, sides in self._proved if abs(now_ms - ms) <= self._kept_ms]
@@ -59,7 +59,7 @@ class Clocks:
         ahead_ms = max((known[0] for _, known in self._proved), default=0)
         return ahead_ms + max((known[1] for _, known in self._proved), default=0)
 
-    def reading(self, stamps: Stamps) -> Reading:
+    def reading(self, stamps: Stamps) -> ClockReading:
         """A timestamp counts only when it is first seen: its record may outlive the wrong clock by years."""
         ahead_ms: list[int] = []
         behind_ms: list[int] = []
@@ -70,16 +70,16 @@ class Clocks:
             if before is not None and newest > before[0]:
                 behind_ms.append(newest - before[1] + UNCOMMITTED_MS)
             self._before[partition] = newest, stamps.asked_ms
-        return Reading(earliest_ms=max(ahead_ms, default=None), latest_ms=min(behind_ms, default=None))
+        return ClockReading(earliest_ms=max(ahead_ms, default=None), latest_ms=min(behind_ms, default=None))
 
 
-def largest_difference_ms(readings: Sequence[Reading]) -> int:
+def largest_difference_ms(readings: Sequence[ClockReading]) -> int:
     """At least this much between two clocks, taking the guard's clock, and every clock without bounds, for right."""
     ahead_ms, behind_ms = _sides_ms(readings)
     return ahead_ms + behind_ms
 
 
-def _sides_ms(readings: Sequence[Reading]) -> tuple[int, int]:
+def _sides_ms(readings: Sequence[ClockReading]) -> tuple[int, int]:
     """How far the furthest clock is ahead of the guard's, and how far the furthest is behind it."""
     ahead_ms = max((reading.earliest_ms for reading in readings if reading.earliest_ms is not None), default=0)
     behind_ms = min((reading.latest_ms for reading in readings if reading.latest_ms is not None), default=0)

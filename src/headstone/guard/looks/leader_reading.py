@@ -19,7 +19,7 @@ from headstone.cluster.questions import READ_TOPIC
 from headstone.cluster.refusals import NotPermitted
 from headstone.coordination.guard_values import PartitionSeen, TopicSeen
 from headstone.errors import Unfinished
-from headstone.guard.looks.missed import Missed, Read
+from headstone.guard.looks.missed import Missed, ReadRange
 from headstone.log.layout import LENGTH_AT, LOG_OVERHEAD
 from headstone.log.shown import visible
 from headstone.log.topic_partition import TopicPartition
@@ -148,5 +148,5 @@ def _lacking(topics: list[str]) -> str:
     return f"topics {visible(', '.join(topics[:NAMED_MAX]))}{more}: this user lacks {READ_TOPIC}: {COUNTS}"
 
 
-def _with_read(state: PartitionSeen, read: Read | None) -> PartitionSeen:
+def _with_read(state: PartitionSeen, read: ReadRange | None) -> PartitionSeen:
     return state if read is None else replace(state, horizons=read.horizons, deletions=read.deletions)

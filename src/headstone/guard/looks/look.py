@@ -29,7 +29,7 @@ from headstone.coordination.guard_values import (
 )
 from headstone.coordination.guard_values import Configs as Overrides
 from headstone.errors import Unfinished
-from headstone.guard.looks.clock_skew import STAMPED_BY_BROKERS, Clocks, Reading, Stamps
+from headstone.guard.looks.clock_skew import STAMPED_BY_BROKERS, ClockReading, Clocks, Stamps
 from headstone.guard.looks.leader_reading import LeaderReading
 from headstone.guard.looks.topic_ages import Sightings
 from headstone.interruption import Threads
@@ -262,7 +262,7 @@ def _default_overrides(admin: Admin, problems: list[str]) -> Overrides | None:
     return tuple((name, configs[name].value if name in configs else None) for name, _ in DEFAULT_HOLD)
 
 
-def _controller_clock(admin: Admin, state: ClusterState, clock: Clock) -> list[Reading]:
+def _controller_clock(admin: Admin, state: ClusterState, clock: Clock) -> list[ClockReading]:
     """Empty unless the active controller is also a broker: other controllers do not clean. Not every cluster and user can ask
     for it."""
     asked_ms = clock()
@@ -272,7 +272,7 @@ def _controller_clock(admin: Admin, state: ClusterState, clock: Clock) -> list[R
         return []
     if controller not in state.brokers or controller_ms < 0:
         return []
-    return [Reading(earliest_ms=controller_ms - clock(), latest_ms=controller_ms - asked_ms)]
+    return [ClockReading(earliest_ms=controller_ms - clock(), latest_ms=controller_ms - asked_ms)]
 
 
 def _ask_brokers(

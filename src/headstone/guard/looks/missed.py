@@ -37,7 +37,7 @@ that cannot be read are left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Read:
+class ReadRange:
     """All batches from `start` to `end` were read. `horizons` (as in `PartitionSeen.horizons`) and `deletion`, the newest
     tombstone or marker, also cover what was read before `start` moved."""
 
@@ -51,7 +51,7 @@ class Read:
         return DeletionsRead(start=self.start, end=self.end, newest=self.deletion)
 
 
-def missed_in(data: bytes, read: Read) -> Read:
+def missed_in(data: bytes, read: ReadRange) -> ReadRange:
     """Adds the batches of an answer to what was read; the first may begin before `read.end`. A last batch that is cut off is
     fetched again. If it is the only one, because it is larger than an answer, its header must do."""
     position, end, horizons = 0, read.end, read.horizons
@@ -70,7 +70,7 @@ def missed_in(data: bytes, read: Read) -> Read:
         position += LOG_OVERHEAD + length
     deletions = [read.deletion, newest_deletion(data[:position], end)]
     deletion = max((offset for offset in deletions if offset is not None), default=None)
-    return Read(start=read.start, end=end, horizons=horizons, deletion=deletion)
+    return ReadRange(start=read.start, end=end, horizons=horizons, deletion=deletion)
 
 
 def with_horizon(horizons: tuple[tuple[int, int], ...], offset: int, stamp_ms: int) -> tuple[tuple[int, int], ...]:
@@ -99,7 +99,7 @@ class Missed:
     """What was read so far, for as long as a replica is away."""
 
     def __init__(self) -> None:
-        self._read: dict[TopicPartition, Read] = {}
+        self._read: dict[TopicPartition, ReadRange] = {}
         self._ends: dict[tuple[TopicPartition, int], int] = {}
         """The last log end that each replica reported while it was in sync."""
         self._complete_ends: dict[str, Mapping[tuple[int, int], int]] = {}
@@ -126,7 +126,7 @@ class Missed:
 
     def learn(
         self, seen: Mapping[TopicPartition, PartitionSeen], fetch: Fetch, *, whole: bool = False
-    ) -> dict[TopicPartition, Read]:
+    ) -> dict[TopicPartition, ReadRange]:
         """`whole`: anything not in `seen` no longer exists. `fetch` does not raise."""
         wanted: dict[int, dict[TopicPartition, int]] = {}
         for partition, state in seen.items():
@@ -165,8 +165,8 @@ class Missed:
         return min(starts, default=None)
 
 
-def _from(read: Read | None, start: int) -> Read:
+def _from(read: ReadRange | None, start: int) -> ReadRange:
     """Continues, or starts again at `start` if that is before or beyond what was read. Keeps what was found."""
     if read is None:
-        return Read(start=start, end=start)
+        return ReadRange(start=start, end=start)
     return read if read.start <= start <= read.end else replace(read, start=start, end=start)

@@ -12,7 +12,7 @@ from headstone.coordination.guard_values import HOLD, Alarm, AlarmKind, Allowed,
 from headstone.coordination.hold_states import ENDED, STANDING, HoldState, state_of
 from headstone.divergence.kafka_tools import quoted
 from headstone.guard.ledger import commands
-from headstone.guard.ledger.journal_values import KeptAlarm, Lease, Reading
+from headstone.guard.ledger.journal_values import KeptAlarm, Lease, ReplicaReading
 from headstone.guard.verification.reasons import DAMAGED, DIFFERENT_LOGS, DIFFERS, WITHHELD
 from headstone.log.shown import visible
 
@@ -133,7 +133,7 @@ def _named(topics: Sequence[str]) -> str:
 
 def standing(
     topic: str, decision: Decision, reasons: Sequence[str], allowed: Allowed, *, applies: bool,
-    readings: Sequence[Reading] = (), unanswered: Sequence[str] = (),
+    readings: Sequence[ReplicaReading] = (), unanswered: Sequence[str] = (),
 ) -> list[KeptAlarm]:  # fmt: skip
     """What a person must know now. Some alarms are decided once, and stand until their cause is over.
 
@@ -182,7 +182,7 @@ def is_about_readings(decision: Decision) -> bool:
     )
 
 
-def _unreadable(topic: str, decision: Decision, readings: Sequence[Reading]) -> Iterator[KeptAlarm]:
+def _unreadable(topic: str, decision: Decision, readings: Sequence[ReplicaReading]) -> Iterator[KeptAlarm]:
     """Replicas that the guard wants to read and, since they are back, could not."""
     failed = {(reading.partition, reading.broker): reading for reading in readings if reading.verdict is None}
     returned_ms = {(away.partition, away.broker): away.returned_ms or 0 for away in decision.memory.away}

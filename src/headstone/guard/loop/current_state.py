@@ -30,7 +30,7 @@ from headstone.guard.loop.alarms import (
 from headstone.guard.loop.repeated_failures import Lasting
 
 
-class Standing:
+class GuardStanding:
     """The state that one guard shows."""
 
     def __init__(

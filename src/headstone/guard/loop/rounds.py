@@ -32,7 +32,7 @@ HASTY = (SetHold, AskBrokers, EndPasses, HoldByDefault, Release, ReleaseDefault)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class GuardSettings:
     """`topics` empty: every compacted topic. `name` is how other guards see this one."""
 
     name: str

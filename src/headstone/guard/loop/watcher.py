@@ -25,12 +25,12 @@ from headstone.errors import Unfinished, UsageError
 from headstone.guard.acting.actions import Actions
 from headstone.guard.acting.changes import forget_old_changes, put_back
 from headstone.guard.acting.deleted_topics import end_topic, forget_idle, is_idle, release_orphaned_default
-from headstone.guard.acting.outcomes import Done, Outcome
+from headstone.guard.acting.outcomes import ActionOutcome, Done
 from headstone.guard.acting.readmission_port import ReadmissionPort
 from headstone.guard.acting.without_journal import Unwritten, adopt
 from headstone.guard.ledger.encoding import plain
-from headstone.guard.ledger.journal import Journal, LeaseLost
-from headstone.guard.ledger.journal_values import KeptAlarm, Lease, Remembered
+from headstone.guard.ledger.journal import GuardLeaseLost, Journal
+from headstone.guard.ledger.journal_values import KeptAlarm, Lease, RememberedTopic
 from headstone.guard.ledger.memory import Recollection, released_by_person, with_readings, without_wishes
 from headstone.guard.ledger.outages import ended, note_longest
 from headstone.guard.ledger.topic_identity import is_another
@@ -42,10 +42,10 @@ from headstone.guard.loop.alarms import (
     OTHER_TOPICS,
     other_topics,
 )
-from headstone.guard.loop.current_state import Standing
+from headstone.guard.loop.current_state import GuardStanding
 from headstone.guard.loop.leadership import Leadership
 from headstone.guard.loop.missing_topics import Departures
-from headstone.guard.loop.rounds import MARGINS, Round, Settings
+from headstone.guard.loop.rounds import MARGINS, GuardSettings, Round
 from headstone.guard.verification.background import Readings
 from headstone.interruption import droppable, until_asked
 from headstone.units import moment
@@ -69,7 +69,7 @@ class Watcher:
     """One guard of one cluster."""
 
     def __init__(
-        self, settings: Settings, *, admin: Admin, look: LookAt, journal: Journal, clock: Clock, readings: Readings | None,
+        self, settings: GuardSettings, *, admin: Admin, look: LookAt, journal: Journal, clock: Clock, readings: Readings | None,
         readmissions: ReadmissionPort | None = None, missed: Missed | None = None, steady: Clock = steady_ms,
     ) -> None:  # fmt: skip
         self.settings = settings
@@ -87,7 +87,7 @@ class Watcher:
             settings.name, journal, self._age, lease_ms=settings.lease_ms, applies=settings.applies, topics=settings.topics,
             anew=self._begin_anew,
         )  # fmt: skip
-        self._standing = Standing(
+        self._standing = GuardStanding(
             settings.allowed,
             applies=settings.applies,
             admin=admin,
@@ -205,7 +205,7 @@ class Watcher:
             self._remember(decided, seen_topics, began_ms if only is None else None)
             done = self._act(decided, seen_topics)
             problems += self._put_back()
-        except LeaseLost:
+        except GuardLeaseLost:
             newest = self._journal.lease() or lease
             if newest.holder == self.settings.name:
                 self._recollection.forget()
@@ -334,7 +334,7 @@ class Watcher:
     ) -> None:  # fmt: skip
         """On disk before anything is done."""
         kept = {
-            topic: Remembered(
+            topic: RememberedTopic(
                 memory=decision.memory if self.settings.applies else without_wishes(before, decision.memory),
                 statuses=decision.statuses, looked_ms=seen[topic].asked_ms,
             )
@@ -390,7 +390,7 @@ class Watcher:
         self._looks_failed += len(stuck)
         return [
             Done(
-                topic=kept.readmission.topic, outcome=Outcome(why=kept.why, unanswered=kept.unanswered),
+                topic=kept.readmission.topic, outcome=ActionOutcome(why=kept.why, unanswered=kept.unanswered),
                 action=AddAgain(
                     topic=kept.readmission.topic, partition=kept.readmission.partition, broker=kept.readmission.broker,
                     order=kept.readmission.order,

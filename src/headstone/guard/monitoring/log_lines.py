@@ -39,7 +39,7 @@ from headstone.guard.monitoring.grouping import (
     together,
     waiting_together,
 )
-from headstone.guard.monitoring.status import TopicStatus
+from headstone.guard.monitoring.status import GuardedTopicStatus
 from headstone.log.shown import visible
 from headstone.units import brief_duration, count, duration, moment, size
 
@@ -362,7 +362,7 @@ def alarm_words(
     return "; ".join(filter(None, (words, advice(alarm) if advised else "")))
 
 
-def topic_lines(topic: TopicStatus, now_ms: int) -> Iterator[str]:
+def topic_lines(topic: GuardedTopicStatus, now_ms: int) -> Iterator[str]:
     name = visible(topic.topic)
     if topic.held is not None:
         held = topic.held

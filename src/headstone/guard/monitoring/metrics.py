@@ -81,7 +81,7 @@ def _lines(status: GuardStatus, counters: Counters) -> Iterator[str]:
     ])  # fmt: skip
 
 
-class _Server(ThreadingHTTPServer):
+class _MetricsServer(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, place: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
@@ -111,7 +111,7 @@ class MetricsServer:
                 """Does not log scrapes."""
 
         try:
-            self._server = _Server((host, port), Handler)
+            self._server = _MetricsServer((host, port), Handler)
         except OSError as error:
             raise UsageError(f"--metrics {host}:{port}: {error.strerror or error}") from error
         self.address = f"{f'[{host}]' if ':' in host else host}:{self._server.server_address[1]}"

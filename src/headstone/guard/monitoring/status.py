@@ -48,7 +48,7 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicStatus:
+class GuardedTopicStatus:
     topic: str
     partitions: tuple[Status, ...]
     held: Held | None = None
@@ -70,7 +70,7 @@ class GuardStatus:
     looked_ms: int | None
     fresh: bool
     lease: Lease | None
-    topics: tuple[TopicStatus, ...]
+    topics: tuple[GuardedTopicStatus, ...]
     alarms: tuple[KeptAlarm, ...] = ()
     problems: tuple[str, ...] = ()
     runs: bool = False
@@ -124,7 +124,7 @@ def guard_status(knowledge: Known, *, now_ms: int, poll_ms: int, fresh: bool) ->
     looks_old = knowledge.looked_ms is None or now_ms - knowledge.looked_ms > STALE_LOOKS * poll_ms
     leader = knowledge.lease if knowledge.lease is not None and knowledge.lease.until_ms > now_ms else None
     topics = [
-        TopicStatus(
+        GuardedTopicStatus(
             topic=topic,
             partitions=tuple(
                 _aged(_judged(status, knowledge.wrong.get(topic, frozenset())), now_ms, looks_old)
@@ -223,7 +223,7 @@ def status_document(status: GuardStatus) -> dict[str, object]:
     }
 
 
-def _topic_document(topic: TopicStatus) -> dict[str, object]:
+def _topic_document(topic: GuardedTopicStatus) -> dict[str, object]:
     held = topic.held
     return {
         "topic": topic.topic,

@@ -19,9 +19,9 @@ from headstone.guard.acting.readmission_port import Stuck
 from headstone.guard.ledger.overrides import Void, never
 from headstone.guard.ledger.readmissions import Busy, alone, keep_readmission, open_readmissions
 from headstone.guard.ledger.temporary_changes import temporary_changes
-from headstone.guard.readmission.driver import Course, Ended, Means, advance, forget_gone, put_back_changes
+from headstone.guard.readmission.driver import Course, Ended, ReadmissionMeans, advance, forget_gone, put_back_changes
 from headstone.guard.readmission.plan import ReadmissionPlan
-from headstone.guard.verification.verdicts import Judged
+from headstone.guard.verification.verdicts import JudgedReplica
 from headstone.log.shown import visible
 from headstone.log.topic_partition import TopicPartition
 
@@ -47,7 +47,7 @@ class Wish:
 class OwnReadmissions:
     """Readmissions by the guard that leads and acts."""
 
-    def __init__(self, means: Means) -> None:
+    def __init__(self, means: ReadmissionMeans) -> None:
         self._means = replace(means, actor=BY_GUARD)
         self._courses: dict[Replica, Course] = {}
         self._wanted: dict[Replica, Wish] = {}
@@ -194,6 +194,6 @@ def _waits(broker: int, by_hand: Readmission) -> str:
 
 
 def _course(readmission: Readmission, *, resumed: bool) -> Course:
-    judged = Judged(verdict=Verdict.UNJUDGED, why=WHY)
+    judged = JudgedReplica(verdict=Verdict.UNJUDGED, why=WHY)
     plan = ReadmissionPlan(readmission=readmission, judged=judged, away=readmission.was_away, resumed=resumed)
     return Course(plan=plan, readmission=readmission)

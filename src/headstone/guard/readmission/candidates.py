@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from headstone.coordination.guard_values import Away, Memory, Verdict
 from headstone.guard.ledger.journal import Journal
-from headstone.guard.ledger.journal_values import Reading
+from headstone.guard.ledger.journal_values import ReplicaReading
 
 Replica = tuple[int, int]
 """Partition and broker."""
@@ -33,7 +33,7 @@ def _found(journal: Journal, topic: str, memory: Memory, verdicts: Sequence[Verd
     return frozenset((away.partition, away.broker) for away in memory.away if _was_found(away, readings, verdicts))
 
 
-def _was_found(away: Away, readings: Sequence[Reading], verdicts: Sequence[Verdict]) -> bool:
+def _was_found(away: Away, readings: Sequence[ReplicaReading], verdicts: Sequence[Verdict]) -> bool:
     """A reading that began before the replica was in sync again says nothing about what it missed."""
     return away.returned_ms is not None and any(
         (reading.partition, reading.broker) == (away.partition, away.broker)

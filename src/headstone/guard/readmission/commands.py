@@ -28,7 +28,7 @@ from headstone.guard.ledger.temporary_changes import RATE, THROTTLED, with_repli
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class ReadmissionOverrides:
     """Overrides that a readmission changes for a while. `rate` belongs to the broker that copies, the others to the topic."""
 
     hold: Configs
@@ -40,8 +40,8 @@ class Settings:
 class Found:
     """The settings as they are, and as they were before any readmission: those are restored."""
 
-    present: Settings
-    before: Settings
+    present: ReadmissionOverrides
+    before: ReadmissionOverrides
     rate_known: bool = True
     """False if the broker is away, so that its rate is unknown."""
 
@@ -111,7 +111,7 @@ def _gone(readmission: Readmission, *, away: bool, bootstrap: Bootstrap) -> list
     return [wait, describe_copies(broker, partition.topic, bootstrap=bootstrap)]
 
 
-def _throttled(readmission: Readmission, settings: Settings, bytes_per_second: int) -> Settings:
+def _throttled(readmission: Readmission, settings: ReadmissionOverrides, bytes_per_second: int) -> ReadmissionOverrides:
     """Leaves an existing throttle as it is."""
     listed = with_replica(settings.listed, readmission.partition, readmission.broker)
     return replace(settings, listed=listed, rate=str(bytes_per_second) if settings.rate is None else settings.rate)
@@ -122,13 +122,17 @@ def _unless_limited(broker: int, bootstrap: Bootstrap) -> list[str]:
     return [remark, describe_broker(broker, bootstrap=bootstrap)]
 
 
-def _limits(readmission: Readmission, old: Settings, new: Settings, bootstrap: Bootstrap) -> list[str]:
+def _limits(
+    readmission: Readmission, old: ReadmissionOverrides, new: ReadmissionOverrides, bootstrap: Bootstrap
+) -> list[str]:
     rate = alter_broker(readmission.broker, {RATE: new.rate}, bootstrap=bootstrap)
     listed = alter_topic(readmission.topic, {THROTTLED: new.listed}, bootstrap=bootstrap)
     return [*([rate] if new.rate != old.rate else []), *([listed] if new.listed != old.listed else [])]
 
 
-def _released(readmission: Readmission, settings: Settings, current: Found, bootstrap: Bootstrap) -> list[str]:
+def _released(
+    readmission: Readmission, settings: ReadmissionOverrides, current: Found, bootstrap: Bootstrap
+) -> list[str]:
     if settings.hold != current.before.hold:
         return [commands.release(readmission.topic, current.before.hold, bootstrap=bootstrap)]
     return ["# the topic was held before, or the guard counts on it: the hold stays"] if settings.hold == HOLD else []

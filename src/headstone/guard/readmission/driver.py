@@ -21,25 +21,25 @@ from headstone.cluster.connection import Connection
 from headstone.coordination.guard_values import Verdict
 from headstone.coordination.readmission import (
     Add,
+    AskPerson,
     BrokerAway,
     Elect,
-    Finished,
     HoldTopic,
     Note,
     PartitionNow,
     Read,
     Readmission,
+    ReadmissionDone,
     RemoveReplica,
     Reorder,
     Step,
-    Stop,
     Throttle,
     Wait,
     next_step,
 )
 from headstone.errors import Unfinished
 from headstone.guard.ledger.journal import Journal
-from headstone.guard.ledger.journal_values import Change, Reading
+from headstone.guard.ledger.journal_values import Change, ReplicaReading
 from headstone.guard.ledger.overrides import TooLate, Void, journaled, never, refuse_late
 from headstone.guard.ledger.readmissions import LOCK_SECONDS_MAX, alone, keep_readmission, open_readmissions
 from headstone.guard.ledger.temporary_changes import (
@@ -57,13 +57,13 @@ from headstone.guard.looks.look import held_brokers
 from headstone.guard.looks.look_age import Clock, clock_ms, grows_old, steady_ms
 from headstone.guard.readmission.old_copy import NO_COPY, copy_bytes
 from headstone.guard.readmission.plan import (
-    Limits,
+    CopyLimits,
     ReadmissionPlan,
     Tell,
     partition_now,
     refreshed,
 )
-from headstone.guard.verification.verdicts import Judged, read_replicas
+from headstone.guard.verification.verdicts import JudgedReplica, read_replicas
 from headstone.log.shown import visible
 from headstone.log.topic_partition import TopicPartition
 
@@ -113,14 +113,14 @@ class Readmitted:
 
 
 @dataclass(slots=True, kw_only=True)
-class Means:
+class ReadmissionMeans:
     """What a readmission needs. Clock and pause are arguments so that tests can replace them."""
 
     admin: Admin
     connection: Connection
     journal: Journal
     work: Path
-    limits: Limits = field(default_factory=Limits)
+    limits: CopyLimits = field(default_factory=CopyLimits)
     tell: Tell = print
     actor: str = BY_HAND
     """The name under which the journal records changes of settings."""
@@ -147,7 +147,7 @@ class Course:
     end: Readmitted | None = None
 
 
-def readmit(means: Means, plans: Sequence[ReadmissionPlan]) -> list[Readmitted]:
+def readmit(means: ReadmissionMeans, plans: Sequence[ReadmissionPlan]) -> list[Readmitted]:
     """Topic by topic, with as many partitions at once as the limits allow. Two replicas of one partition are done one after the
     other."""
     ended: list[Readmitted] = []
@@ -168,7 +168,7 @@ def readmit(means: Means, plans: Sequence[ReadmissionPlan]) -> list[Readmitted]:
     return ended
 
 
-def forget_gone(means: Means) -> None:
+def forget_gone(means: ReadmissionMeans) -> None:
     """Drops readmissions and temporary changes of deleted topics: there is nothing to finish or restore."""
     for readmission in open_readmissions(means.journal):
         state = means.admin.describe([readmission.topic])
@@ -197,7 +197,7 @@ def _batches(plans: list[ReadmissionPlan], size: int) -> Iterator[list[Readmissi
         waiting = later
 
 
-def _together(means: Means, plans: Sequence[ReadmissionPlan]) -> list[Readmitted]:
+def _together(means: ReadmissionMeans, plans: Sequence[ReadmissionPlan]) -> list[Readmitted]:
     courses = [_begun(means, plan) for plan in plans]
     pause_s = PAUSE_SECONDS
     while any(course.end is None for course in courses):
@@ -210,7 +210,7 @@ def _together(means: Means, plans: Sequence[ReadmissionPlan]) -> list[Readmitted
     return [course.end for course in courses if course.end is not None]
 
 
-def _begun(means: Means, plan: ReadmissionPlan) -> Course:
+def _begun(means: ReadmissionMeans, plan: ReadmissionPlan) -> Course:
     course = Course(plan=plan, readmission=plan.readmission)
     if not plan.needed:
         _end(means, course, Ended.RIGHT)
@@ -224,7 +224,7 @@ def _begun(means: Means, plan: ReadmissionPlan) -> Course:
 
 
 def advance(
-    means: Means, course: Course, *, is_left: Callable[[Step], bool] = lambda step: False, void: Void = never
+    means: ReadmissionMeans, course: Course, *, is_left: Callable[[Step], bool] = lambda step: False, void: Void = never
 ) -> Step:
     """Takes one step, or none: `is_left` names steps that belong to somebody else or must wait. What moves replicas is not done
     if `void()` is true, or if the look at the partition has become old: the in-sync replicas may have changed since."""
@@ -247,7 +247,7 @@ def advance(
     return step
 
 
-def _look(means: Means, course: Course) -> PartitionNow:
+def _look(means: ReadmissionMeans, course: Course) -> PartitionNow:
     """Asks what only some steps need only for those steps."""
     admin, readmission = means.admin, course.readmission
     partition, broker = readmission.topic_partition, readmission.broker
@@ -288,7 +288,7 @@ def _watch(course: Course, step: Step, now: PartitionNow) -> None:
         )
 
 
-def _carry_out(means: Means, course: Course, step: Step, now: PartitionNow, void: Void) -> None:
+def _carry_out(means: ReadmissionMeans, course: Course, step: Step, now: PartitionNow, void: Void) -> None:
     partition, broker = course.readmission.topic_partition, course.readmission.broker
     match step:
         case Note():
@@ -331,20 +331,20 @@ def _carry_out(means: Means, course: Course, step: Step, now: PartitionNow, void
         case BrokerAway():
             course.readmission = replace(course.readmission, was_away=True)
             _end(means, course, Ended.EXPELLED, f"when broker {broker} is back, run the same command again", over=False)
-        case Stop():
+        case AskPerson():
             # Keep it if it has begun: the guard would only begin it again at its next look, over and over. Not if somebody
             # replaced the replica: then the guard has let go of it.
             begun = course.readmission.by_guard and (course.readmission.expelled or course.readmission.tries > 0)
             begun = begun and not step.replaced
             _end(means, course, Ended.STOPPED, step.why, over=not step.again and not begun)
-        case Finished():
+        case ReadmissionDone():
             _end(means, course, Ended.READMITTED)
         case _:
             assert_never(step)
 
 
 def _reassign(
-    means: Means, course: Course, now: PartitionNow, replicas: tuple[int, ...], reason: str, void: Void
+    means: ReadmissionMeans, course: Course, now: PartitionNow, replicas: tuple[int, ...], reason: str, void: Void
 ) -> None:
     _say(means, course, reason)
     partition = course.readmission.topic_partition
@@ -356,7 +356,7 @@ def _reassign(
     journaled(means.journal, change, lambda: means.admin.reassign({partition: replicas}, check=check))
 
 
-def _elect(means: Means, course: Course, now: PartitionNow, void: Void) -> None:
+def _elect(means: ReadmissionMeans, course: Course, now: PartitionNow, void: Void) -> None:
     partition, broker = course.readmission.topic_partition, course.readmission.broker
     reason = f"broker {broker} leads again"
     _say(means, course, reason)
@@ -373,7 +373,7 @@ def _replicas(brokers: tuple[int, ...]) -> tuple[tuple[str, str], ...]:
     return (("replicas", ",".join(map(str, brokers))),)
 
 
-def _read(means: Means, course: Course) -> None:
+def _read(means: ReadmissionMeans, course: Course) -> None:
     """Reads until the copy can be judged: a new copy learns a moment later what is committed."""
     readmission = course.readmission
     _say(means, course, f"reading broker {readmission.broker} and the others")
@@ -382,20 +382,20 @@ def _read(means: Means, course: Course) -> None:
         means.connection, readmission.topic_partition, last=readmission.broker, work=means.work,
         bytes_per_second=means.limits.read_bytes_per_second,
     )  # fmt: skip
-    judged = read.get(readmission.broker, Judged(verdict=Verdict.UNJUDGED, why="it has no replica of it"))
+    judged = read.get(readmission.broker, JudgedReplica(verdict=Verdict.UNJUDGED, why="it has no replica of it"))
     course.readings += 1
     if judged.verdict is Verdict.UNJUDGED and course.readings < READINGS_MAX:
         means.pause(PAUSE_SECONDS)
         return
     course.verdict, course.why = judged.verdict, judged.why
-    reading = Reading(
+    reading = ReplicaReading(
         partition=readmission.partition, broker=readmission.broker, verdict=judged.verdict, read_ms=began_ms,
         detail=judged.why,
     )  # fmt: skip
     means.journal.note_reading(readmission.topic, reading)
 
 
-def _end(means: Means, course: Course, ended: Ended, why: str = "", *, over: bool = True) -> None:
+def _end(means: ReadmissionMeans, course: Course, ended: Ended, why: str = "", *, over: bool = True) -> None:
     readmission = course.readmission
     if ended not in (Ended.RIGHT, Ended.REFUSED):
         keep_readmission(means.journal, readmission, over=over)
@@ -407,7 +407,7 @@ def _end(means: Means, course: Course, ended: Ended, why: str = "", *, over: boo
     )
 
 
-def put_back_changes(means: Means, topic: str | None, void: Void = never) -> None:
+def put_back_changes(means: ReadmissionMeans, topic: str | None, void: Void = never) -> None:
     """Restores the temporary changes of `topic`, or all of them (None), except those of a copy that is still being made. A hold
     that the guard relies on stays until the guard is done with it. That is asked here, so nothing is restored once the answer
     is too old."""
@@ -433,7 +433,7 @@ def _either(first: Void, second: Void) -> bool:
     return first() or second()
 
 
-def _say(means: Means, course: Course, text: str) -> None:
+def _say(means: ReadmissionMeans, course: Course, text: str) -> None:
     """Says each text only once in a row."""
     if text != course.last_text:
         course.last_text = text

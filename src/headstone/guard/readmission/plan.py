@@ -26,8 +26,8 @@ from headstone.guard.ledger.readmissions import open_readmissions
 from headstone.guard.ledger.temporary_changes import RATE, THROTTLED, is_counted_on, temporary_changes, values_before
 from headstone.guard.ledger.topic_identity import still_there
 from headstone.guard.readmission.candidates import suspects
-from headstone.guard.readmission.commands import Found, Settings, readmission_commands
-from headstone.guard.verification.verdicts import Judged, read_replicas
+from headstone.guard.readmission.commands import Found, ReadmissionOverrides, readmission_commands
+from headstone.guard.verification.verdicts import JudgedReplica, read_replicas
 from headstone.log.shown import visible
 from headstone.log.topic_partition import TopicPartition
 from headstone.retention.settings import CLEANUP_POLICY, policies_of
@@ -59,7 +59,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class CopyLimits:
     partitions_at_once: int = PARTITIONS_AT_ONCE
     copy_bytes_per_second: int = BYTES_PER_SECOND
     """Maximum re-replication rate of a broker, over all partitions."""
@@ -71,7 +71,7 @@ class ReadmissionPlan:
     """One replica. `readmission` is what would begin, or what has begun and continues."""
 
     readmission: Readmission
-    judged: Judged
+    judged: JudgedReplica
     away: bool
     resumed: bool = False
     refusals: tuple[str, ...] = ()
@@ -123,7 +123,7 @@ class ReadmissionPlan:
 
 
 def plan(
-    admin: Admin, connection: Connection, journal: Journal, wanted: Wanted, *, work: Path, limits: Limits, tell: Tell
+    admin: Admin, connection: Connection, journal: Journal, wanted: Wanted, *, work: Path, limits: CopyLimits, tell: Tell
 ) -> list[ReadmissionPlan]:  # fmt: skip
     """For each replica that is named, or in the journal, or found wrong: what is known and what would be done.
 
@@ -140,12 +140,12 @@ def plan(
     plans = []
     for partition, brokers in _candidates(admin, state, wanted, [*begun, *late]).items():
         now = partition_now(admin, state, partition)
-        read: dict[int, Judged] | None = None
+        read: dict[int, JudgedReplica] | None = None
         for broker in brokers:
             if (partition, broker) in begun:
-                judged = Judged(verdict=Verdict.UNJUDGED, why="its readmission was begun and is not over")
+                judged = JudgedReplica(verdict=Verdict.UNJUDGED, why="its readmission was begun and is not over")
             elif broker not in state.brokers:
-                judged = Judged(verdict=Verdict.UNJUDGED, why=f"broker {broker} is away", read=False)
+                judged = JudgedReplica(verdict=Verdict.UNJUDGED, why=f"broker {broker} is away", read=False)
             else:
                 if read is None:
                     tell(f"{visible(str(partition))}: reading {units.count(len(now.replicas), 'replica')}")
@@ -153,7 +153,9 @@ def plan(
                         connection, partition, last=brokers[-1], work=work,
                         bytes_per_second=limits.read_bytes_per_second,
                     )  # fmt: skip
-                judged = read.get(broker, Judged(verdict=Verdict.UNJUDGED, why="it has no replica of it", read=False))
+                judged = read.get(
+                    broker, JudgedReplica(verdict=Verdict.UNJUDGED, why="it has no replica of it", read=False)
+                )
             asked = wanted.broker is not None or (partition, broker) in (*begun, *late)
             if not asked and judged.verdict is Verdict.UNJUDGED:
                 tell(not_judged(partition, broker, judged))
@@ -167,15 +169,15 @@ def plan(
     return plans
 
 
-def not_judged(partition: TopicPartition, broker: int, judged: Judged) -> str:
+def not_judged(partition: TopicPartition, broker: int, judged: JudgedReplica) -> str:
     """Escaped, because it may quote what a broker or a record says."""
     return visible(f"{partition}: broker {broker} was not judged: {judged.why}; --broker {broker} names it")
 
 
 def _plan(
     admin: Admin, connection: Connection, journal: Journal, state: ClusterState, now: PartitionNow,
-    partition: TopicPartition, broker: int, judged: Judged, begun: Readmission | None, read: Mapping[int, Judged],
-    limits: Limits,
+    partition: TopicPartition, broker: int, judged: JudgedReplica, begun: Readmission | None, read: Mapping[int, JudgedReplica],
+    limits: CopyLimits,
 ) -> ReadmissionPlan:  # fmt: skip
     away = broker not in state.brokers
     readmission = begun or Readmission(
@@ -209,11 +211,13 @@ def refreshed(plan: ReadmissionPlan, begun: Sequence[Readmission]) -> Readmissio
             return replace(plan, readmission=record, resumed=True, refusals=())
     if not plan.resumed:
         return plan
-    judged = Judged(verdict=Verdict.UNJUDGED, why=ENDED_MEANWHILE, read=False)
+    judged = JudgedReplica(verdict=Verdict.UNJUDGED, why=ENDED_MEANWHILE, read=False)
     return replace(plan, judged=judged, resumed=False, refusals=(ENDED_MEANWHILE,))
 
 
-def no_source(partition: TopicPartition, broker: int, now: PartitionNow, read: Mapping[int, Judged]) -> list[str]:
+def no_source(
+    partition: TopicPartition, broker: int, now: PartitionNow, read: Mapping[int, JudgedReplica]
+) -> list[str]:
     """Refuses if the replica that would lead, and so be copied, is wrong itself."""
     in_sync = [other for other in now.replicas if other in now.isr and other != broker]
     leader = now.leader if now.leader in in_sync else next(iter(in_sync), None)
@@ -247,9 +251,9 @@ def _found(admin: Admin, journal: Journal, readmission: Readmission, *, away: bo
     )
 
 
-def _settings(configs: Mapping[str, str | None], rate: str | None) -> Settings:
+def _settings(configs: Mapping[str, str | None], rate: str | None) -> ReadmissionOverrides:
     hold = tuple((name, configs[name]) for name, _ in HOLD)
-    return Settings(hold=hold, listed=configs[THROTTLED], rate=rate)
+    return ReadmissionOverrides(hold=hold, listed=configs[THROTTLED], rate=rate)
 
 
 def partition_now(admin: Admin, state: ClusterState, partition: TopicPartition) -> PartitionNow:

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 from headstone.coordination.guard_values import Verify
 from headstone.errors import HeadstoneError
 from headstone.guard.ledger.journal import Journal
-from headstone.guard.ledger.journal_values import Reading
+from headstone.guard.ledger.journal_values import ReplicaReading
 
 if TYPE_CHECKING:
-    from headstone.guard.verification.verdicts import Judged
+    from headstone.guard.verification.verdicts import JudgedReplica
 
-Read = Callable[[Verify], "Mapping[int, Judged]"]
+Read = Callable[[Verify], "Mapping[int, JudgedReplica]"]
 """By broker, of all replicas that were judged, including the requested one."""
 
 
@@ -91,19 +91,19 @@ class Readings:
     def _note_failed(self, wanted: Verify, read_ms: int, reason: str) -> None:
         """If the journal cannot be written, the loop reports that; the replica is requested and read again."""
         with suppress(HeadstoneError):
-            self._keep(wanted, [Reading(
+            self._keep(wanted, [ReplicaReading(
                 partition=wanted.partition, broker=wanted.broker, verdict=None, read_ms=read_ms, detail=reason,
             )])  # fmt: skip
 
-    def _note(self, wanted: Verify, judged: Mapping[int, Judged], read_ms: int) -> None:
+    def _note(self, wanted: Verify, judged: Mapping[int, JudgedReplica], read_ms: int) -> None:
         self._keep(wanted, [
-            Reading(
+            ReplicaReading(
                 partition=wanted.partition, broker=broker, verdict=one.verdict, read_ms=read_ms, detail=one.why,
             )
             for broker, one in judged.items()
         ])  # fmt: skip
 
-    def _keep(self, wanted: Verify, readings: Sequence[Reading]) -> None:
+    def _keep(self, wanted: Verify, readings: Sequence[ReplicaReading]) -> None:
         """Writes the requested replica last: once its verdict shows, those of the others do too."""
         if self._ended:
             return

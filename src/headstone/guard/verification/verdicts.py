@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from headstone.cluster.connection import Connection
 from headstone.cluster.defaults import BYTES_PER_SECOND
 from headstone.cluster.live_audit import audit_partition, withheld
-from headstone.cluster.replicas import Copied
+from headstone.cluster.replicas import CopiedReplicas
 from headstone.coordination.guard_values import Verdict
 from headstone.divergence.findings import OTHER
 from headstone.divergence.verdicts import Finding
@@ -31,7 +31,7 @@ FINDINGS_TOLD = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class JudgedReplica:
     """`why`: in words for a person; empty if the replica is right. `read`: False if its broker did not let it be read.
 
     `behind`: it has not yet heard of all that its leader called committed, and nothing else speaks against it."""
@@ -44,7 +44,7 @@ class Judged:
 
 def verify(
     connection: Connection, topic: str, partition: int, broker: int, *, work: Path, bytes_per_second: int = BYTES_PER_SECOND
-) -> dict[int, Judged]:  # fmt: skip
+) -> dict[int, JudgedReplica]:  # fmt: skip
     """By broker, for the requested replica and all others that could be judged with it. Raises Unfinished if the requested one
     could not be read or compared in full: that is no evidence against it, so ask again later."""
     wanted = TopicPartition(topic, partition)
@@ -59,7 +59,7 @@ def verify(
 
 def read_replicas(
     connection: Connection, partition: TopicPartition, *, last: int, work: Path, bytes_per_second: int = BYTES_PER_SECOND
-) -> dict[int, Judged]:  # fmt: skip
+) -> dict[int, JudgedReplica]:  # fmt: skip
     """By broker, for all replicas. Reads the replica of broker `last` at the end. Copies go to `work` and are deleted
     afterwards."""
     with TemporaryDirectory(dir=work, prefix="replicas-") as copies:
@@ -69,7 +69,7 @@ def read_replicas(
         return verdicts_of(live.copied, live.judgements[str(partition)])
 
 
-def verdicts_of(copied: Copied, judgement: Judgement) -> dict[int, Judged]:
+def verdicts_of(copied: CopiedReplicas, judgement: Judgement) -> dict[int, JudgedReplica]:
     """By broker, for the one partition that was copied."""
     audited = judgement.audited
     judged = {broker: _unread(broker, error) for (_, broker), error in copied.failures.items()}
@@ -79,7 +79,9 @@ def verdicts_of(copied: Copied, judgement: Judgement) -> dict[int, Judged]:
     behind = _behind(copied, audited, facts)
     for broker in copied.directories:
         if broker not in facts:
-            judged[broker] = Judged(verdict=Verdict.UNJUDGED, why="; ".join(audited.problems) or "it was not compared")
+            judged[broker] = JudgedReplica(
+                verdict=Verdict.UNJUDGED, why="; ".join(audited.problems) or "it was not compared"
+            )
             continue
         wrong = [finding for finding in judgement.findings if finding.replica == str(broker) and _certain(finding)]
         doubt = of_all if judgement.different is not None else doubts.get(str(broker)) or of_all
@@ -87,20 +89,20 @@ def verdicts_of(copied: Copied, judgement: Judgement) -> dict[int, Judged]:
         # If the replica only lags, it can be compared later.
         lags = broker in behind or (uncompared is not None and bool(behind))
         if wrong:
-            judged[broker] = Judged(verdict=Verdict.WRONG, why=_told(wrong))
+            judged[broker] = JudgedReplica(verdict=Verdict.WRONG, why=_told(wrong))
         elif doubt or uncompared or lags:
             why = doubt or behind.get(broker) or uncompared or ""
-            judged[broker] = Judged(verdict=Verdict.UNJUDGED, why=why, behind=lags and not doubt)
+            judged[broker] = JudgedReplica(verdict=Verdict.UNJUDGED, why=why, behind=lags and not doubt)
         else:
-            judged[broker] = Judged(verdict=Verdict.RIGHT)
+            judged[broker] = JudgedReplica(verdict=Verdict.RIGHT)
     return judged
 
 
-def _unread(broker: int, error: Exception) -> Judged:
+def _unread(broker: int, error: Exception) -> JudgedReplica:
     """A log that cannot be parsed is evidence; a broker that does not answer is not."""
     damaged = isinstance(error, CorruptLog)
     why = f"{f'{DAMAGED}: ' if damaged else ''}the replica on broker {broker} was not read: {error}"
-    return Judged(verdict=Verdict.UNJUDGED, why=why, read=damaged)
+    return JudgedReplica(verdict=Verdict.UNJUDGED, why=why, read=damaged)
 
 
 def _certain(finding: Finding) -> bool:
@@ -121,7 +123,7 @@ def _one_told(finding: Finding) -> str:
     return f"{kind}{key} at offset {finding.offset} on broker {finding.replica}: {finding.why}"
 
 
-def _doubts(judgement: Judgement, copied: Copied) -> dict[str, str]:
+def _doubts(judgement: Judgement, copied: CopiedReplicas) -> dict[str, str]:
     """By replica: the first thing that may speak against it."""
     audited = judgement.audited
     doubts = {name: f"{WITHHELD}: {why}" for name, why in withheld(copied, audited).items()}
@@ -142,7 +144,7 @@ def _doubt_of_all(judgement: Judgement) -> str | None:
     return None if judgement.incomplete is None else f"{DIFFERS}: {judgement.incomplete}"
 
 
-def _behind(copied: Copied, audited: PartitionAudit, facts: Mapping[int, ReplicaFacts]) -> dict[int, str]:
+def _behind(copied: CopiedReplicas, audited: PartitionAudit, facts: Mapping[int, ReplicaFacts]) -> dict[int, str]:
     """The leader was read first: a replica that has not heard since of everything the leader called committed was compared only
     up to what it has heard of."""
     leader = copied.leaders.get(audited.partition)

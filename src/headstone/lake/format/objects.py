@@ -45,7 +45,7 @@ from headstone.lake.format.spans import Span
 from headstone.log.reading import Chunk, chunk_of
 from headstone.log.topic_partition import TopicPartition
 from headstone.retention.keys import HashKey
-from headstone.storage.stores import PART_BYTES, MissingObject, Sink, Store
+from headstone.storage.stores import PART_BYTES, ByteSink, MissingObject, Store
 
 MAGIC = b"HEADST\x00\x05"
 """The last byte is the version."""
@@ -89,7 +89,7 @@ def is_object_path(path: str) -> bool:
 class ObjectWriter:
     """Writes ranges of any number of partitions into one object. `size` is known once it is finished."""
 
-    def __init__(self, object_id: str, lake_id: str, sink: Sink) -> None:
+    def __init__(self, object_id: str, lake_id: str, sink: ByteSink) -> None:
         self.object_id = object_id
         self.lake_id = lake_id
         self.ranges: list[Range] = []
@@ -391,7 +391,7 @@ def _range(object_id: str, entry: list[Any]) -> Range:
     return Range(topic=topic, partition=partition, extent=extent)
 
 
-class Place(NamedTuple):
+class NamedBytes(NamedTuple):
     """A range of bytes in an object, and what it holds."""
 
     start: int
@@ -399,10 +399,13 @@ class Place(NamedTuple):
     what: str
 
 
-def places(topic_partition: TopicPartition, extent: Extent) -> Iterator[tuple[str, Place]]:
+def places(topic_partition: TopicPartition, extent: Extent) -> Iterator[tuple[str, NamedBytes]]:
     """Where an extent's bytes are, by object: its batches with the list of keys, and the list of dead records."""
     end = extent.position + extent.length + section_bytes(extent.keys)
-    yield extent.object_id, Place(extent.position, end, f"{topic_partition} {extent.span}")
+    yield extent.object_id, NamedBytes(extent.position, end, f"{topic_partition} {extent.span}")
     if extent.dead_object is not None:
         end = extent.dead_position + dead_bytes(extent.dead, extent.span)
-        yield extent.dead_object, Place(extent.dead_position, end, f"dead records of {topic_partition} {extent.span}")
+        yield (
+            extent.dead_object,
+            NamedBytes(extent.dead_position, end, f"dead records of {topic_partition} {extent.span}"),
+        )

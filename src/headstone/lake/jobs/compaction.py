@@ -17,11 +17,11 @@ from headstone.errors import HeadstoneError
 from headstone.lake.format.extents import Extent
 from headstone.lake.format.spans import Span, Spans, overlap, without
 from headstone.lake.jobs.extent_work import (
+    ExtentShare,
     Lists,
     Pass,
     Run,
     RunResult,
-    Share,
     SplitExtents,
     compact_share,
     refuse_keyless,
@@ -197,8 +197,8 @@ class _Compaction:
         if self.control.stop():
             self.job.stop()
 
-    def _tasks(self, bytes_per_task: float) -> tuple[list[Share], list[SplitExtents]]:
-        shares: list[Share] = []
+    def _tasks(self, bytes_per_task: float) -> tuple[list[ExtentShare], list[SplitExtents]]:
+        shares: list[ExtentShare] = []
         split: list[SplitExtents] = []
         for partition in sorted(self.under_way, key=lambda partition: -partition.plan.size):
             if partition.runs:

@@ -98,7 +98,7 @@ def records_of(extent: Extent) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class ExtentShare:
     """Runs that one task works on, and all extents that the index overlaps."""
 
     common: Pass
@@ -106,7 +106,7 @@ class Share:
     indexed: tuple[Extent, ...]
 
 
-def compact_share(share: Share, meter: Meter) -> list[RunResult]:
+def compact_share(share: ExtentShare, meter: Meter) -> list[RunResult]:
     """The body of a task that has the deciding keys in memory."""
     lists = Lists(share.common)
     inside = {extent.span for run in share.runs for extent in run.extents}
@@ -119,7 +119,7 @@ def compact_share(share: Share, meter: Meter) -> list[RunResult]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Judged:
+class JudgedExtent:
     """The list of an extent's keys, and their states. None: no key of it decides, and it was not read completely."""
 
     keys: KeyList
@@ -173,7 +173,7 @@ class NewerKeys:
         self._span = span
         self._lists = lists
         self._table = index.new_table(sum(map(records_of, indexed)))
-        self._judged: dict[Span, Judged] = {}
+        self._judged: dict[Span, JudgedExtent] = {}
         self._unsorted: list[Halves] = []
         self._halves: Halves | None = None
         for extent in reversed(indexed):
@@ -181,9 +181,9 @@ class NewerKeys:
             states = marked(self._table, keys, span)
             self._unsorted.append(keys.digests[:, 0].copy())
             if extent.span in kept:
-                self._judged[extent.span] = Judged(keys, states)
+                self._judged[extent.span] = JudgedExtent(keys, states)
 
-    def judged(self, extent: Extent) -> Judged | None:
+    def judged(self, extent: Extent) -> JudgedExtent | None:
         """For an extent below the index, or one that it overlaps."""
         if extent.span in self._judged or self._span is None or not extent.length:
             return self._judged.pop(extent.span, None)
@@ -196,7 +196,7 @@ class NewerKeys:
                 return None
         keys = self._lists.keys(extent, halves)
         states = marked(self._table, keys, self._span)
-        return Judged(keys, states)
+        return JudgedExtent(keys, states)
 
 
 def marked(table: npt.NDArray[np.uint64], keys: KeyList, span: Span | None) -> States:
@@ -220,7 +220,9 @@ class _Changes:
     tombstones: list[Span] = field(default_factory=list)
 
 
-def write_run(common: Pass, run: Run, judged: Mapping[Span, Judged | None], lists: Lists, meter: Meter) -> RunResult:
+def write_run(
+    common: Pass, run: Run, judged: Mapping[Span, JudgedExtent | None], lists: Lists, meter: Meter
+) -> RunResult:
     """Leaves, marks or rewrites each extent. Hashes nothing again, and reads only what is rewritten."""
     changes = _Changes()
     for extent in run.extents:
@@ -238,12 +240,12 @@ def write_run(common: Pass, run: Run, judged: Mapping[Span, Judged | None], list
     )  # fmt: skip
 
 
-def _look_at(common: Pass, extent: Extent, judged: Judged | None, lists: Lists, changes: _Changes) -> None:
+def _look_at(common: Pass, extent: Extent, judged: JudgedExtent | None, lists: Lists, changes: _Changes) -> None:
     """Dead are records that do not survive the rules of `retention`, and those that were dead before."""
     due = touching(common.due, extent.span)
     if judged is None and due and extent.length:
         keys = lists.keys(extent)
-        judged = Judged(keys, np.where(keys.tombstones, np.uint8(NEWEST | TOMBSTONE), np.uint8(NEWEST)))
+        judged = JudgedExtent(keys, np.where(keys.tombstones, np.uint8(NEWEST | TOMBSTONE), np.uint8(NEWEST)))
     if judged is None:
         return
     keys, dead_before = judged.keys, lists.dead(extent) if extent.dead else NONE
@@ -335,7 +337,7 @@ class RunAlone:
         for blob in blobs:
             buckets.apply(blob, states)
         lists, first = Lists(self.common), 0
-        judged: dict[Span, Judged | None] = {}
+        judged: dict[Span, JudgedExtent | None] = {}
         for extent in self.run.extents:
             extent_states = states[first : first + records_of(extent)]
             first += records_of(extent)
@@ -343,7 +345,7 @@ class RunAlone:
                 judged[extent.span] = None
                 continue
             keys = lists.keys(extent)
-            judged[extent.span] = Judged(keys, extent_states[: keys.offsets.size])
+            judged[extent.span] = JudgedExtent(keys, extent_states[: keys.offsets.size])
         return write_run(self.common, self.run, judged, lists, meter)
 
 

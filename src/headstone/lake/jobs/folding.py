@@ -15,7 +15,7 @@ from typing import Any
 
 from headstone.lake.format.seals import digest_of, sealed
 from headstone.lake.lake import Lake
-from headstone.lake.metastore.journal import Entry, base_number, content_of, expect_current, record, seen_end
+from headstone.lake.metastore.journal import JournalEntry, base_number, content_of, expect_current, record, seen_end
 from headstone.lake.metastore.journal_names import BASE_PARTS, BASES, ENDS, FOLDER, base_of, is_journal_path, numbered
 from headstone.lake.metastore.replay import changes_so_far
 from headstone.lake.metastore.surveys import extent_total
@@ -83,11 +83,11 @@ def _stands_for(path: str) -> int:
     return int(part_of.partition("-")[0]) if folder == BASE_PARTS else numbered(path)
 
 
-def _parts(changes: Iterator[Mapping[str, Any]]) -> Iterator[list[Entry]]:
-    entries: list[Entry] = []
+def _parts(changes: Iterator[Mapping[str, Any]]) -> Iterator[list[JournalEntry]]:
+    entries: list[JournalEntry] = []
     weight = 0
     for change in changes:
-        entries.append(Entry(token="", change=change))
+        entries.append(JournalEntry(token="", change=change))
         weight += 1 + len(change.get("new", ()))
         if weight >= ENTRIES_PER_PART:
             yield entries

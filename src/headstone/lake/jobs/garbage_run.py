@@ -20,7 +20,7 @@ from headstone.lake.metastore.object_states import ObjectRow
 from headstone.lake.metastore.pins import Pin, Pins
 from headstone.pipeline.engine import Stop
 from headstone.pipeline.inprocess import InProcess
-from headstone.pipeline.progress import EXTENTS, OBJECTS, ProgressLine, Unit
+from headstone.pipeline.progress import EXTENTS, OBJECTS, CountUnit, ProgressLine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class GarbageRun:
 
 def collect_garbage(
     lake: Lake, *, apply: bool, grace_ms: int, upload_ms: int, hearing: AbstractContextManager[Stop],
-    progress: Callable[[Unit], ProgressLine],
+    progress: Callable[[CountUnit], ProgressLine],
 ) -> GarbageRun:  # fmt: skip
     """`hearing`: the signal handlers, once the garbage is known. Entered only with `apply`."""
     pins, now_ms = Pins(lake.metastore).all(), lake.metastore.clock()

@@ -17,7 +17,7 @@ from headstone.lake.defaults import DEAD_SHARE_MAX
 from headstone.lake.format.extents import Extent
 from headstone.lake.format.keyindex import NO_HALVES, section_bytes, union
 from headstone.lake.format.spans import Span, Spans, normal, touching
-from headstone.lake.jobs.extent_work import Lists, Pass, Run, Share, SplitExtents, records_of
+from headstone.lake.jobs.extent_work import ExtentShare, Lists, Pass, Run, SplitExtents, records_of
 from headstone.lake.jobs.job import RENEW_MS
 from headstone.lake.metastore.commits import Partition
 from headstone.lake.metastore.scheduling import compactable, due_tombstones, not_compacted
@@ -166,7 +166,7 @@ def numbered(runs: Sequence[tuple[Extent, ...]], object_ids: Sequence[str]) -> t
 
 def tasks_of(
     shared: Pass, plan: Plan, runs: tuple[Run, ...], bytes_per_task: float, settings: JobSettings
-) -> list[Share] | SplitExtents:
+) -> list[ExtentShare] | SplitExtents:
     """One task for all of it, several that read the same index, or a task per run behind the buckets.
 
     `bytes_per_task`: if the whole job were cut evenly. A much larger partition would hold up the others as one task."""
@@ -179,11 +179,11 @@ def tasks_of(
         size=plan.size,
         bytes_per_task=bytes_per_task,
     ):
-        return [Share(common=shared, runs=runs, indexed=indexed)]
+        return [ExtentShare(common=shared, runs=runs, indexed=indexed)]
     list_bytes = sum(section_bytes(extent.keys) for extent in indexed)
     if settings.path == SHUFFLE or list_bytes > BROADCAST_BYTES_MAX:
         return SplitExtents(common=shared, runs=runs)
-    return [Share(common=shared, runs=some, indexed=indexed) for some in _shares(runs)]
+    return [ExtentShare(common=shared, runs=some, indexed=indexed) for some in _shares(runs)]
 
 
 def _shares(runs: Sequence[Run]) -> list[tuple[Run, ...]]:

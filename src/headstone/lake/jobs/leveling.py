@@ -13,7 +13,7 @@ from headstone.lake.defaults import EXTENT_BYTES
 from headstone.lake.format.extents import Extent
 from headstone.lake.format.spans import SPREAD_MAX, touching
 from headstone.lake.jobs.job import Check, Told
-from headstone.lake.jobs.rewriting import Rewriting, Rewritten, rewrite_all, shown_to_nobody
+from headstone.lake.jobs.rewriting import Rewriting, RewrittenExtents, rewrite_all, shown_to_nobody
 from headstone.lake.jobs.turns import Turn
 from headstone.lake.lake import Lake
 from headstone.lake.metastore.commits import Partition, gone
@@ -96,9 +96,9 @@ def level_partitions(
         if board is not None and runs:
             board.expect(sum(map(_size, runs)))
 
-    def ended(name: TopicPartition, outcome: Rewritten | Exception) -> None:
+    def ended(name: TopicPartition, outcome: RewrittenExtents | Exception) -> None:
         plan, runs = plans[name], wanted[name].runs
-        outcomes[name] = plan.leveled(name, runs, outcome) if isinstance(outcome, Rewritten) else outcome
+        outcomes[name] = plan.leveled(name, runs, outcome) if isinstance(outcome, RewrittenExtents) else outcome
         done(name, outcomes[name])
 
     rewrite_all(
@@ -118,7 +118,7 @@ class _Plan:
     def runs(self) -> list[Sequence[Extent]]:
         return [*self.merged, *self.purged]
 
-    def leveled(self, name: TopicPartition, chosen: Sequence[Sequence[Extent]], rewritten: Rewritten) -> Leveled:
+    def leveled(self, name: TopicPartition, chosen: Sequence[Sequence[Extent]], rewritten: RewrittenExtents) -> Leveled:
         return Leveled(
             partition=name, extents_before=self.extents, extents_after=self.extents - sum(len(run) - 1 for run in chosen),
             extents_purged=len(chosen[len(self.merged) :]), bytes_written=rewritten.bytes_written,

@@ -72,7 +72,7 @@ class Mend:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class MendPlan:
     mends: tuple[Mend, ...]
     journal: tuple[str, ...] = ()
     """What is wrong with the journal. It is written anew from the metastore."""
@@ -91,7 +91,7 @@ class Plan:
         return bool(self.mends or self.journal or self.end or self.identity)
 
 
-def mend_document(plan: Plan, left: Sequence[str], *, applied: bool) -> dict[str, object]:
+def mend_document(plan: MendPlan, left: Sequence[str], *, applied: bool) -> dict[str, object]:
     """`left`: what was not mended."""
     extents = [
         {
@@ -106,7 +106,7 @@ def mend_document(plan: Plan, left: Sequence[str], *, applied: bool) -> dict[str
     }  # fmt: skip
 
 
-def planned(lake: Lake, check: StoreCheck) -> Plan:
+def planned(lake: Lake, check: StoreCheck) -> MendPlan:
     """For the findings of a check. What only the past needs is left alone: it goes with time."""
     concerned = {finding.partition for finding in check.findings if finding.partition is not None and not finding.past}
     unindexed = {finding.path for finding in check.findings if finding.part in (INDEX, OBJECT)}
@@ -118,7 +118,7 @@ def planned(lake: Lake, check: StoreCheck) -> Plan:
         tuple(str(each) for each in check.findings if each.part == part) for part in (JOURNAL, END, STRANGE, IDENTITY)
     )
     past = tuple(str(each) for each in check.findings if each.past)
-    return Plan(mends=tuple(mends), journal=journal, end=end, strange=strange, identity=identity, past=past)
+    return MendPlan(mends=tuple(mends), journal=journal, end=end, strange=strange, identity=identity, past=past)
 
 
 def _mends(
@@ -159,7 +159,7 @@ def _may_revive(lake: Lake, name: TopicPartition, partition: Partition, extent: 
     return not_compacted(lake.metastore.topics().get(name.topic, {})) is None
 
 
-def mend(lake: Lake, plan: Plan, engine: Engine, *, accept_older_values: bool = False) -> list[str]:
+def mend(lake: Lake, plan: MendPlan, engine: Engine, *, accept_older_values: bool = False) -> list[str]:
     """Returns what was not done, and why. Each extent is a commit of its own: after a kill, the next run continues."""
     left: list[str] = []
     expect_own(lake.metastore, lake.store, mends=bool(plan.identity))  # first: a copy is refused by it

@@ -18,7 +18,7 @@ from headstone.interruption import Threads
 from headstone.lake.format.extents import Extent
 from headstone.lake.format.objects import Range, read_index
 from headstone.lake.jobs.job import Stopped
-from headstone.lake.jobs.rewriting import Rewriting, Rewritten, rewrite_all
+from headstone.lake.jobs.rewriting import Rewriting, RewrittenExtents, rewrite_all
 from headstone.lake.jobs.turns import Turn
 from headstone.lake.lake import Lake
 from headstone.lake.metastore.commits import CommitRefused, Partition
@@ -112,7 +112,7 @@ class _Mover:
         )  # fmt: skip
         for name, outcome in outcomes.items():
             match outcome:
-                case Rewritten():
+                case RewrittenExtents():
                     self.extents += outcome.extents
                     self.bytes_written += outcome.bytes_written
                 case CommitRefused():

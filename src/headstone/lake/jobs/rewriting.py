@@ -43,7 +43,7 @@ class Rewriting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rewritten:
+class RewrittenExtents:
     extents: int = 0
     bytes_written: int = 0
 
@@ -52,7 +52,7 @@ class Rewritten:
 class _Rewriting:
     """A partition that is under way (`job.Work`): each of its runs is a task, and a commit of its own."""
 
-    job: Job[Stored, Rewritten]
+    job: Job[Stored, RewrittenExtents]
     name: TopicPartition
     wanted: Rewriting
     worker: str | None
@@ -69,15 +69,15 @@ class _Rewriting:
     def unwritten(self) -> Iterable[str]:
         return self.waiting
 
-    def tasks(self) -> Iterator[RewriteWork]:
+    def tasks(self) -> Iterator[ExtentRewrite]:
         lake = self.job.lake
         for object_id, run in self.waiting.items():
-            yield RewriteWork(
+            yield ExtentRewrite(
                 store=lake.store, lake_id=lake.metastore.lake_id, topic_partition=self.name, object_id=object_id,
                 extents=tuple(run), start_offset=self.wanted.partition.start_offset,
             )  # fmt: skip
 
-    def take(self, answer: Stored) -> Rewritten | None:
+    def take(self, answer: Stored) -> RewrittenExtents | None:
         self.job.renew()
         self.check(self.name)
         epoch, sizes = self.wanted.partition.compaction_epoch, {answer.object_id: answer.size}
@@ -88,7 +88,7 @@ class _Rewriting:
         self.bytes_written += answer.size
         if self.waiting:
             return None
-        return Rewritten(extents=sum(map(len, self.wanted.runs)), bytes_written=self.bytes_written)
+        return RewrittenExtents(extents=sum(map(len, self.wanted.runs)), bytes_written=self.bytes_written)
 
     def finish_early(self) -> None:
         """Every run is committed as it comes."""
@@ -97,19 +97,19 @@ class _Rewriting:
 def rewrite_all(
     lake: Lake, wanted: Mapping[TopicPartition, Rewriting], *, clock: Callable[[], int], engine: Engine | None = None,
     worker: str | None = None, board: Board | None = None, stop: Stop = never,
-    check: Check = lambda topic_partition: None, done: Told[Rewritten] = lambda topic_partition, outcome: None,
-) -> dict[TopicPartition, Rewritten | Exception]:  # fmt: skip
+    check: Check = lambda topic_partition: None, done: Told[RewrittenExtents] = lambda topic_partition, outcome: None,
+) -> dict[TopicPartition, RewrittenExtents | Exception]:  # fmt: skip
     """The runs of many partitions are tasks of one job, each committed when it is done. Returns for each partition what was
     done, or why not; what was committed before that stays. A partition that fails or is refused costs the others nothing.
 
     `check` may give up a partition before a commit; `done` is called for each as soon as it has ended. `stop`: no further run
     is begun. Without an engine it runs in this process."""
-    job = Job[Stored, Rewritten](lake=lake, clock=clock, done=done)
+    job = Job[Stored, RewrittenExtents](lake=lake, clock=clock, done=done)
     for name in [name for name, rewriting in wanted.items() if not rewriting.runs]:
-        job.end(name, Rewritten())
+        job.end(name, RewrittenExtents())
     named = {name: rewriting for name, rewriting in wanted.items() if rewriting.runs}
     object_ids = job.register(sum(len(rewriting.runs) for rewriting in named.values()))
-    tasks: list[RewriteWork] = []
+    tasks: list[ExtentRewrite] = []
     for name, rewriting in named.items():
         work = _Rewriting(
             job=job, name=name, wanted=rewriting, worker=worker, check=check,
@@ -127,7 +127,7 @@ def rewrite_all(
 def rewrite_runs(
     lake: Lake, topic_partition: TopicPartition, partition: Partition, runs: Sequence[Sequence[Extent]], *,
     clock: Callable[[], int], engine: Engine | None = None, worker: str | None = None, board: Board | None = None,
-) -> Rewritten:  # fmt: skip
+) -> RewrittenExtents:  # fmt: skip
     """As `rewrite_all`, for one partition; raises its error."""
     wanted = {topic_partition: Rewriting(partition=partition, runs=runs)}
     outcome = rewrite_all(lake, wanted, clock=clock, engine=engine, worker=worker, board=board)[topic_partition]
@@ -137,7 +137,7 @@ def rewrite_runs(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RewriteWork:
+class ExtentRewrite:
     """Neighbours that become one extent, in an object whose id is registered."""
 
     store: Store
@@ -148,7 +148,7 @@ class RewriteWork:
     start_offset: int
 
 
-def rewrite(work: RewriteWork, meter: Meter) -> Stored:
+def rewrite(work: ExtentRewrite, meter: Meter) -> Stored:
     """The body of a task."""
 
     def fill(writer: ObjectWriter) -> None:

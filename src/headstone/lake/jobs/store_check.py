@@ -33,7 +33,7 @@ from headstone.lake.lake import Lake
 from headstone.lake.metastore.identity import owner_of
 from headstone.lake.metastore.journal import (
     NO_ENTRY,
-    End,
+    JournalEnd,
     base_number,
     foreign_entries,
     read_all,
@@ -64,7 +64,7 @@ JOURNAL_READS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class StoreFinding:
     """Damage. Without a partition it concerns the journal, the marker or the owner: no record is lost by it."""
 
     path: str
@@ -91,17 +91,17 @@ class StoreCheck:
     objects: int = 0
     bytes: int = 0
     deep: bool = False
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[StoreFinding] = field(default_factory=list)
     orphans: list[str] = field(default_factory=list)
     """Objects that the metastore does not know: garbage of uploads that ended too late. Not damage."""
     foreign: list[str] = field(default_factory=list)
     """What is not the lake's at all."""
 
 
-def _finding(pointed: Pointed, object_id: str, part: str, problem: str) -> Finding:
+def _finding(pointed: Pointed, object_id: str, part: str, problem: str) -> StoreFinding:
     """Without its batches or its list of dead records no record can be read; without its keys or an index all can."""
     records = pointed.extent.records if part not in (KEYS, INDEX) else 0
-    return Finding(
+    return StoreFinding(
         path=object_path(object_id), part=part, problem=problem, partition=pointed.partition, span=pointed.extent.span,
         records=records, past=pointed.past,
     )  # fmt: skip
@@ -222,7 +222,7 @@ def _size(extent: Extent) -> int:
 
 def _read(
     lake: Lake, pointed: Sequence[Pointed], asked: set[str], engine: Engine, board: Board | None
-) -> Iterator[Finding]:
+) -> Iterator[StoreFinding]:
     ends = np.cumsum([_size(each.extent) for each in pointed])
     works, shares = [], []
     for _, group in groupby(zip(pointed, ends.tolist(), strict=True), key=lambda pair: pair[1] // SHARE_BYTES):
@@ -246,12 +246,12 @@ def _read(
             yield _finding(share[number], object_id, part, problem)
 
 
-def check_journal(lake: Lake) -> list[Finding]:
+def check_journal(lake: Lake) -> list[StoreFinding]:
     """Reads every object of it; it has to reach what the metastore has seen, or further."""
     for attempt in range(JOURNAL_READS):
         seen = seen_end(lake.metastore)
         if strange := strangers(lake.store, lake.metastore.lake_id, seen.number):
-            return [Finding(path=path, part=STRANGE, problem=strange_problem(seen.number)) for path in strange]
+            return [StoreFinding(path=path, part=STRANGE, problem=strange_problem(seen.number)) for path in strange]
         base, end = base_number(lake.store), NO_ENTRY
         try:
             for newest, _ in read_all(lake.store, lake.metastore.lake_id):
@@ -260,18 +260,18 @@ def check_journal(lake: Lake) -> list[Finding]:
             if attempt + 1 < JOURNAL_READS and base_number(lake.store) > base:
                 continue
             path, _, problem = str(error).removeprefix(f"{lake.store.url}/").partition(": ")
-            return [Finding(path=path.partition(",")[0], part=JOURNAL, problem=problem)]
+            return [StoreFinding(path=path.partition(",")[0], part=JOURNAL, problem=problem)]
         break
     if end.number < seen.number:
         problem = f"it ends at number {end.number}, and the metastore has seen it at {seen.number}: entries are lost"
-        return [Finding(path=FOLDER, part=JOURNAL, problem=problem)]
+        return [StoreFinding(path=FOLDER, part=JOURNAL, problem=problem)]
     if end.number == seen.number and end.digest != seen.digest:
         problem = f"number {end.number} is not the one that the metastore knows: it is of another copy of the lake"
-        return [Finding(path=FOLDER, part=JOURNAL, problem=problem)]
+        return [StoreFinding(path=FOLDER, part=JOURNAL, problem=problem)]
     return _check_end(lake, seen)
 
 
-def _check_end(lake: Lake, seen: End) -> list[Finding]:
+def _check_end(lake: Lake, seen: JournalEnd) -> list[StoreFinding]:
     """An end is written before the metastore knows its number."""
     newest = told_end(lake.store, lake.metastore.lake_id, last=seen.number)
     if newest is not None and newest.number >= seen.number:
@@ -279,10 +279,10 @@ def _check_end(lake: Lake, seen: End) -> list[Finding]:
     problem = (
         "it is missing" if newest is None else f"it tells of number {newest.number}, the metastore of {seen.number}"
     )
-    return [Finding(path=ENDS, part=END, problem=f"{problem}: the loss of the last entry would go unnoticed")]
+    return [StoreFinding(path=ENDS, part=END, problem=f"{problem}: the loss of the last entry would go unnoticed")]
 
 
-def check_identity(lake: Lake) -> list[Finding]:
+def check_identity(lake: Lake) -> list[StoreFinding]:
     """The marker must agree with the metastore. The owner may be missing: it is written when the lake is opened."""
     looks: Mapping[str, Callable[[], object]] = {
         MARKER: lambda: expect_marker(lake.metastore, lake.store),
@@ -293,7 +293,7 @@ def check_identity(lake: Lake) -> list[Finding]:
         try:
             look()
         except (CorruptLog, MissingObject) as error:
-            findings.append(Finding(path=path, part=IDENTITY, problem=problem_of(error)))
+            findings.append(StoreFinding(path=path, part=IDENTITY, problem=problem_of(error)))
     return findings
 
 

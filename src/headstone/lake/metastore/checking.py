@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from headstone.lake.format.objects import Place, places
+from headstone.lake.format.objects import NamedBytes, places
 from headstone.lake.format.spans import touching
 from headstone.lake.metastore import commits, schema
 from headstone.lake.metastore.commits import Partition
@@ -26,7 +26,7 @@ from headstone.pipeline.progress import Board, meter_on
 
 def violations(connection: Connection, board: Board | None = None) -> list[str]:
     faults: list[str] = []
-    objects, used = object_rows(connection), dict[str, list[Place]]()
+    objects, used = object_rows(connection), dict[str, list[NamedBytes]]()
     rows = located_all(connection, None)
     settings = topic_settings(connection, {row.topic_id for row in rows.values()})
     meter = meter_on(board)
@@ -76,7 +76,7 @@ def _misflagged(partition: Partition, flagged: set[int]) -> list[str]:
     return [f"extent {span} is said to be {'dirty' if span.start in flagged else 'clean'}" for span in wrong]
 
 
-def _object_violations(object_id: str, row: ObjectRow | None, places: Sequence[Place]) -> list[str]:
+def _object_violations(object_id: str, row: ObjectRow | None, places: Sequence[NamedBytes]) -> list[str]:
     if row is None:
         return [f"{places[0].what}: its object {object_id} is unknown"]
     violations = [] if row.state == COMMITTED else [f"{places[0].what}: its object {object_id} is {row.state}"]

@@ -19,7 +19,7 @@ from headstone.log.topic_partition import TopicPartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hold:
+class ReaderHold:
     reader: str
     partition: TopicPartition
     held_from: int
@@ -61,13 +61,13 @@ class Holds:
             lowest[hold.partition] = min(hold.held_from, lowest.get(hold.partition, hold.held_from))
         return lowest
 
-    def all(self, *, now_ms: int) -> list[Hold]:
+    def all(self, *, now_ms: int) -> list[ReaderHold]:
         named = with_names(schema.holds)
         joined = named.order_by(schema.holds.c.reader, schema.topics.c.name, schema.partitions.c.number)
         with self._metastore.transaction() as connection:
             unexpired = joined.where(schema.holds.c.expires_ms > self._metastore.moment(connection, now_ms))
             return [
-                Hold(
+                ReaderHold(
                     reader=row.reader, partition=TopicPartition(row.name, row.number), held_from=row.held_from,
                     expires_ms=row.expires_ms,
                 )

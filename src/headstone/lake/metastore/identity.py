@@ -40,19 +40,19 @@ ONLY_ONE = "two metastores of one store would delete each other's objects, so no
 Facts = Mapping[str, str]
 
 
-class Copied(UsageError):
+class MetastoreCopied(UsageError):
     """The metastore is a copy, and another one may be at work on the same objects."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class LakePlace:
     """What a metastore and its objects are on their disks, or on their server. A remote store says nothing about itself."""
 
     metastore: Facts
     store: Facts
 
     @classmethod
-    def of_row(cls, content: str) -> Place:
+    def of_row(cls, content: str) -> LakePlace:
         """Empty for a lake that was never opened."""
         return cls(**json.loads(content)) if content else cls(metastore={}, store={})
 
@@ -60,7 +60,7 @@ class Place:
         return json.dumps({"metastore": self.metastore, "store": self.store}, sort_keys=True)
 
 
-def is_copy(before: Place, now: Place, *, shared_with_original: bool) -> bool:
+def is_copy(before: LakePlace, now: LakePlace, *, shared_with_original: bool) -> bool:
     """Whether the metastore is another file or database than before, over the same objects.
 
     `shared_with_original`: its former place still has a metastore with the same objects. A file keeps its inode when it is
@@ -79,7 +79,7 @@ def is_copy(before: Place, now: Place, *, shared_with_original: bool) -> bool:
     return not (at_home and now.metastore.get("machine")) and _changed(before.metastore, now.metastore, "inode")
 
 
-def is_whole_copy(before: Place, now: Place) -> bool:
+def is_whole_copy(before: LakePlace, now: LakePlace) -> bool:
     """Both metastore and objects are others than before: a separate lake from now on, perhaps the second with its id."""
     return bool(before.metastore) and _changed(before.store, now.store, "inode")
 
@@ -97,7 +97,7 @@ def expect_own(metastore: Metastore, store: Store, *, mends: bool = False) -> No
         row = connection.execute(select(schema.lakes)).one()
         now = _place(connection, metastore, store, row.lake_id)
     owner, _ = _owner_or_damage(store, row.lake_id)
-    if owner and owner["token"] == row.token and Place.of_row(row.place) == now:
+    if owner and owner["token"] == row.token and LakePlace.of_row(row.place) == now:
         return
     with (
         metastore.transaction() as connection
@@ -109,16 +109,16 @@ def expect_own(metastore: Metastore, store: Store, *, mends: bool = False) -> No
     _own(metastore, store, values.get("token", row.token))
 
 
-def _settled(row: Any, now: Place, metastore: Metastore, store: Store, *, mends: bool) -> dict[str, str]:
+def _settled(row: Any, now: LakePlace, metastore: Metastore, store: Store, *, mends: bool) -> dict[str, str]:
     """The values to store in a metastore whose place has changed; or raises Copied."""
-    before, (owner, damage) = Place.of_row(row.place), _owner_or_damage(store, row.lake_id)
+    before, (owner, damage) = LakePlace.of_row(row.place), _owner_or_damage(store, row.lake_id)
     if owner and owner["token"] not in (row.token, row.token_before):
-        raise Copied(
+        raise MetastoreCopied(
             f"{store.url} was taken over by the metastore {owner['metastore']}; this one is an older copy, and {ONLY_ONE}. Use "
             "that one; if it is lost, run `headstone lake adopt` to use this one"
         )
     if is_copy(before, now, shared_with_original=_shares(before, row.location, metastore, store)):
-        raise Copied(
+        raise MetastoreCopied(
             f"this metastore, {described(now)}, is a copy of {described(before)}, or was moved from there, and still uses the "
             f"objects in {store.url}: {ONLY_ONE}. If the other one is gone for good, run `headstone lake adopt` to use this "
             "one; to make a separate lake, copy the objects as well and run `headstone lake rebuild NEW --objects COPY`"
@@ -150,7 +150,7 @@ def _own(metastore: Metastore, store: Store, token: str) -> None:
     """The store is written last: after a crash before that it has the former token, which counts until then."""
     with metastore.transaction() as connection:
         row = connection.execute(select(schema.lakes)).one()
-    place = described(Place.of_row(row.place))
+    place = described(LakePlace.of_row(row.place))
     store.put(OWNER, sealed(row.lake_id, OWNER, [], token=token, metastore=place))
     with metastore.transaction() as connection:
         connection.execute(update(schema.lakes).where(schema.lakes.c.token == token).values(token_before=""))
@@ -172,7 +172,7 @@ def _owner_or_damage(store: Store, lake_id: str) -> tuple[Facts | None, CorruptL
         return None, damage
 
 
-def described(place: Place) -> str:
+def described(place: LakePlace) -> str:
     """For messages."""
     facts = place.metastore
     if "database" in facts:
@@ -180,10 +180,10 @@ def described(place: Place) -> str:
     return facts.get("path", "one that nobody has opened")
 
 
-def _place(connection: Connection, metastore: Metastore, store: Store, lake_id: str) -> Place:
+def _place(connection: Connection, metastore: Metastore, store: Store, lake_id: str) -> LakePlace:
     directory = local_directory(store.url)
     in_store = {} if directory is None else {"path": os.path.realpath(directory), "inode": str(directory.stat().st_ino)}
-    return Place(metastore=_metastore_facts(connection, metastore, lake_id), store=in_store)
+    return LakePlace(metastore=_metastore_facts(connection, metastore, lake_id), store=in_store)
 
 
 def _metastore_facts(connection: Connection, metastore: Metastore, lake_id: str) -> Facts:
@@ -214,7 +214,7 @@ def _machine(lake_id: str) -> str:
     return hashlib.sha256(f"{lake_id} {machine}".encode()).hexdigest()[:16] if machine else ""
 
 
-def _shares(before: Place, kept: str, metastore: Metastore, store: Store) -> bool:
+def _shares(before: LakePlace, kept: str, metastore: Metastore, store: Store) -> bool:
     """Whether another file is where this metastore was before, and works on the same objects."""
     file, path = metastore.file, before.metastore.get("path")
     if file is None or not path or not Path(path).exists() or os.path.samefile(path, file):

@@ -6,9 +6,8 @@ notes it in the metastore (`notes`), and the note is written to the store right 
 Numbers have no gaps and are written once. A metastore that finds the next number taken by entries that it does not know was set
 back in time. Nothing here decides what may change.
 
-A partition's entries are in the order of its commits: they are noted under its lock, and all waiting notes are written oldest
-first. After a crash between commit and store they wait for the next commit, or for `gc`, which deletes nothing before all are
-written.
+A partition's entries are in the order of its commits: noted under its lock, and written oldest first. After a crash between
+commit and store they wait for the next commit, or for `gc`, which deletes nothing before all of them are written.
 
 Every object is sealed (`seals`). An entry repeats the seal of the one before, a base the seals of its parts;
 `journal-end/<number>` tells which entry is the newest. So a changed, exchanged or lost object is named, and nothing is rebuilt
@@ -71,18 +70,18 @@ class Strangers(UsageError):
     """Objects tell of commits that the metastore does not know by their names, but not by their content: whose are they?"""
 
 
-class End(NamedTuple):
+class JournalEnd(NamedTuple):
     """The newest entry: its number, and its SHA-256, which the next one repeats. 0 and "" before the first."""
 
     number: int
     digest: str
 
 
-NO_ENTRY = End(0, "")
+NO_ENTRY = JournalEnd(0, "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class JournalEntry:
     """One change. `token` tells it from every other entry of any history."""
 
     token: str
@@ -108,14 +107,14 @@ def record_nothing(metastore: Metastore, store: Store) -> None:
     _write(metastore, store, _waiting(metastore)[0], [])
 
 
-def _write(metastore: Metastore, store: Store, end: End, waiting: Sequence[Entry]) -> None:
+def _write(metastore: Metastore, store: Store, end: JournalEnd, waiting: Sequence[JournalEntry]) -> None:
     number = end.number + 1
     content = content_of(metastore.lake_id, object_of(number), waiting, previous=end.digest)
     if store.put(object_of(number), content, create=True):
         if base_number(store) > end.number:  # what stood there was folded: this one counts for nobody
             _refuse_older(metastore, store, end.number)
             return
-        _cross_out(metastore, store, End(number, digest_of(content)), [entry.token for entry in waiting])
+        _cross_out(metastore, store, JournalEnd(number, digest_of(content)), [entry.token for entry in waiting])
     else:
         _take_over(metastore, store, end)
 
@@ -243,7 +242,7 @@ def _set_back(store: Store) -> SetBack:
     )
 
 
-def _take_over(metastore: Metastore, store: Store, end: End) -> None:
+def _take_over(metastore: Metastore, store: Store, end: JournalEnd) -> None:
     """The writer of the next number may be about to cross it out, or was killed: then we do it. Else it is another history."""
     number = end.number
     try:
@@ -263,16 +262,16 @@ def _take_over(metastore: Metastore, store: Store, end: End) -> None:
     if base_number(store) > number:
         _refuse_older(metastore, store, number)
         return
-    _cross_out(metastore, store, End(number + 1, page.digest), written)
+    _cross_out(metastore, store, JournalEnd(number + 1, page.digest), written)
 
 
-def known_end(connection: Connection) -> End:
+def known_end(connection: Connection) -> JournalEnd:
     """The last entry written, as far as the metastore knows."""
     row = connection.execute(select(schema.lakes.c.journal_number, schema.lakes.c.journal_digest)).one()
-    return End(int(row.journal_number), str(row.journal_digest))
+    return JournalEnd(int(row.journal_number), str(row.journal_digest))
 
 
-def seen_end(metastore: Metastore) -> End:
+def seen_end(metastore: Metastore) -> JournalEnd:
     with metastore.transaction() as connection:
         return known_end(connection)
 
@@ -285,15 +284,15 @@ def knows_nothing(metastore: Metastore) -> bool:
         return not is_told and not any(connection.execute(select(row).limit(1)).first() for row in rows)
 
 
-def _waiting(metastore: Metastore, limit: int | None = ENTRIES_PER_OBJECT) -> tuple[End, list[Entry]]:
+def _waiting(metastore: Metastore, limit: int | None = ENTRIES_PER_OBJECT) -> tuple[JournalEnd, list[JournalEntry]]:
     """The last entry written, and the entries that wait to be written after it."""
     table = schema.journal
     with metastore.transaction(snapshot=True) as connection:
         rows = connection.execute(select(table).order_by(table.c.entry_id).limit(limit))
-        return known_end(connection), [Entry(token=row.token, change=json.loads(row.change)) for row in rows]
+        return known_end(connection), [JournalEntry(token=row.token, change=json.loads(row.change)) for row in rows]
 
 
-def _cross_out(metastore: Metastore, store: Store, end: End, tokens: Sequence[str]) -> None:
+def _cross_out(metastore: Metastore, store: Store, end: JournalEnd, tokens: Sequence[str]) -> None:
     """Tells the store first: nobody writes the next number before this one is known to be there."""
     tell_end(store, metastore.lake_id, end)
     lakes, values = schema.lakes, {"journal_number": end.number, "journal_digest": end.digest}
@@ -303,13 +302,13 @@ def _cross_out(metastore: Metastore, store: Store, end: End, tokens: Sequence[st
             connection.execute(delete(schema.journal).where(schema.journal.c.token.in_(some)))
 
 
-def tell_end(store: Store, lake_id: str, end: End) -> None:
+def tell_end(store: Store, lake_id: str, end: JournalEnd) -> None:
     """An object whose name is the number, so that a late writer does not hide a higher one."""
     store.put(end_of(end.number), sealed(lake_id, end_of(end.number), [], newest=end.digest))
     store.delete([end_of(end.number - 1)] if end.number else [])
 
 
-def told_end(store: Store, lake_id: str, *, last: int | None = None) -> End | None:
+def told_end(store: Store, lake_id: str, *, last: int | None = None) -> JournalEnd | None:
     """The highest end that is told; None if there is none. CorruptLog if it is damaged. But an end is told before the next
     number is written: so damage beyond `last`, the end of the journal, is ignored if a lower end is whole."""
     newest, damages = _told(store, lake_id)
@@ -317,40 +316,40 @@ def told_end(store: Store, lake_id: str, *, last: int | None = None) -> End | No
     return newest
 
 
-def _told(store: Store, lake_id: str) -> tuple[End | None, dict[int, CorruptLog]]:
+def _told(store: Store, lake_id: str) -> tuple[JournalEnd | None, dict[int, CorruptLog]]:
     """The highest end that is whole, and the damage of each higher one."""
     damages = dict[int, CorruptLog]()
     for number in sorted(_numbers(store, ENDS), reverse=True):
         try:
-            return End(number, str(opened(store, end_of(number), lake_id).header["newest"])), damages
+            return JournalEnd(number, str(opened(store, end_of(number), lake_id).header["newest"])), damages
         except CorruptLog as error:
             damages[number] = error
     return None, damages
 
 
-def _expect_told(newest: End | None, damages: Mapping[int, CorruptLog], last: int | None) -> None:
+def _expect_told(newest: JournalEnd | None, damages: Mapping[int, CorruptLog], last: int | None) -> None:
     for number, damage in damages.items():
         if newest is None or last is None or number <= last + 1:
             raise damage
 
 
-def _told_if_whole(store: Store, lake_id: str, number: int) -> tuple[End, list[str]]:
+def _told_if_whole(store: Store, lake_id: str, number: int) -> tuple[JournalEnd, list[str]]:
     """`told_end` for callers that go on without it: number -1 if nothing is told, an empty digest if it can't be read. Also
     returns damaged ends that are further ahead of `number` than they could be."""
     strange = list[str]()
     for newest in sorted(_numbers(store, ENDS), reverse=True):
         try:
-            return End(newest, str(opened(store, end_of(newest), lake_id).header["newest"])), strange
+            return JournalEnd(newest, str(opened(store, end_of(newest), lake_id).header["newest"])), strange
         except MissingObject:
-            return End(newest, ""), strange
+            return JournalEnd(newest, ""), strange
         except CorruptLog:
             if newest <= number + 1:
-                return End(newest, ""), strange
+                return JournalEnd(newest, ""), strange
             strange.append(end_of(newest))
-    return End(-1, ""), strange
+    return JournalEnd(-1, ""), strange
 
 
-def content_of(lake_id: str, path: str, entries: Sequence[Entry], **header: object) -> bytes:
+def content_of(lake_id: str, path: str, entries: Sequence[JournalEntry], **header: object) -> bytes:
     """The content of an entry, or of a part of a base."""
     return sealed(lake_id, path, [{"token": entry.token, **entry.change} for entry in entries], **header)
 
@@ -360,9 +359,10 @@ def opened(store: Store, path: str, lake_id: str) -> Page:
     return unsealed(store, path, lake_id, advice=PUT_BACK)
 
 
-def entries_of(page: Page) -> list[Entry]:
+def entries_of(page: Page) -> list[JournalEntry]:
     return [
-        Entry(token=line["token"], change={name: line[name] for name in line if name != "token"}) for line in page.lines
+        JournalEntry(token=line["token"], change={name: line[name] for name in line if name != "token"})
+        for line in page.lines
     ]
 
 
@@ -391,7 +391,7 @@ def is_journal(store: Store, path: str, lake_id: str) -> bool:
     return all(kinds & line.keys() for line in page.lines)
 
 
-def read_all(store: Store, lake_id: str, board: Board | None = None) -> Iterator[tuple[End, list[Entry]]]:
+def read_all(store: Store, lake_id: str, board: Board | None = None) -> Iterator[tuple[JournalEnd, list[JournalEntry]]]:
     """The newest base, and the entries after it. A missing number is an error: what it told cannot be guessed.
 
     So is an entry that does not continue the one before, or an end above the last entry."""
@@ -412,7 +412,7 @@ def read_all(store: Store, lake_id: str, board: Board | None = None) -> Iterator
     end, parts = NO_ENTRY, dict[str, str]()
     if first:
         base = opened(store, base_of(first), lake_id)
-        end, parts = End(first, base.header["entry"]), {line["part"]: line["sha256"] for line in base.lines}
+        end, parts = JournalEnd(first, base.header["entry"]), {line["part"]: line["sha256"] for line in base.lines}
         yield end, []
     paths = [(first, part) for part in parts] + [(number, object_of(number)) for number in numbers]
     sizes = _sizes(store, [path for _, path in paths], board)
@@ -426,7 +426,7 @@ def read_all(store: Store, lake_id: str, board: Board | None = None) -> Iterator
                 if path not in parts:
                     if page.header["previous"] != end.digest:
                         raise damaged(store, path, f"it does not continue number {end.number}", PUT_BACK)
-                    end = End(number, page.digest)
+                    end = JournalEnd(number, page.digest)
                 if board is not None:
                     board.note(board.numbers(1)[0], sizes[path], len(page.lines))
                 yield end, entries_of(page)

@@ -20,7 +20,15 @@ from headstone.lake.metastore import catalog, schema
 from headstone.lake.metastore.changes import Locked, write
 from headstone.lake.metastore.commits import EMPTY, Partition, TombstoneRange
 from headstone.lake.metastore.erasure_steps import CLOSED, REQUESTED, TOPIC_DROPPED
-from headstone.lake.metastore.journal import NO_ENTRY, End, Entry, extent_of_entry, known_end, read_all, told_end
+from headstone.lake.metastore.journal import (
+    NO_ENTRY,
+    JournalEnd,
+    JournalEntry,
+    extent_of_entry,
+    known_end,
+    read_all,
+    told_end,
+)
 from headstone.lake.metastore.journal_names import ENDS
 from headstone.lake.metastore.leader_epochs import Epochs
 from headstone.lake.metastore.locations import kept_location
@@ -66,7 +74,7 @@ class _Log:
 class Replayed:
     """The result of all commits that the store was told of."""
 
-    end: End = NO_ENTRY
+    end: JournalEnd = NO_ENTRY
     doubt: str = ""
     """Why there may have been commits after the last one told; empty if there were none."""
     objects: int = 0
@@ -87,7 +95,7 @@ class Replayed:
     def newest_ms(self) -> int:
         return max((log.moment_ms for log in self.logs.values()), default=0)
 
-    def apply(self, entry: Entry) -> None:
+    def apply(self, entry: JournalEntry) -> None:
         change = entry.change
         self.changes += 1
         if "partition" in change:

@@ -71,7 +71,7 @@ def not_compacted(settings: Mapping[str, object]) -> str | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class TopicLimits:
     """The settings of a topic that say when it is compacted."""
 
     ratio_min: float
@@ -80,9 +80,9 @@ class Limits:
     retention_ms: int
 
 
-def limits_of(settings: Mapping[str, object]) -> Limits:
+def limits_of(settings: Mapping[str, object]) -> TopicLimits:
     """UsageError if one of them is not a number."""
-    return Limits(
+    return TopicLimits(
         ratio_min=setting_of(settings, "min.cleanable.dirty.ratio"),
         lag_ms_min=setting_of(settings, "min.compaction.lag.ms"),
         lag_ms_max=setting_of(settings, "max.compaction.lag.ms"),

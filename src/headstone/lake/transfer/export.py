@@ -35,7 +35,7 @@ from headstone.pipeline.engine import Engine, Stop, never
 from headstone.pipeline.outputs import OutputSegment, OutputWriter
 from headstone.pipeline.progress import Board, Meter
 from headstone.pipeline.work import answers
-from headstone.retention.rewrite import Rewritten
+from headstone.retention.rewrite import RewrittenChunk
 from headstone.retention.settings import setting_of
 from headstone.storage.places import Place
 from headstone.storage.stores import Store
@@ -324,7 +324,7 @@ class _Segments:
         sizes = batches["size"].astype(np.int64)
         start = int(batches["position"][0])
         self._open.append(
-            Rewritten(
+            RewrittenChunk(
                 data=chunk.data[start : start + int(sizes.sum())], sizes=sizes, lasts=batches["last_offset"].astype(np.int64),
                 stamps=batches["max_timestamp"].astype(np.int64), counts=batches["count"].astype(np.int64),
             )

@@ -27,19 +27,19 @@ PRODUCER_IDS_PER_BLOCK = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Broker:
+class TargetBroker:
     """A log directory that gets partitions. `node` None: it is not formatted, and may become any broker's."""
 
     log_dir: Place
     node: int | None
 
 
-def brokers_of(log_dirs: Sequence[Place]) -> list[Broker]:
+def brokers_of(log_dirs: Sequence[Place]) -> list[TargetBroker]:
     """Several directories must be formatted, and for different brokers: UsageError otherwise."""
     brokers = []
     for log_dir in log_dirs:
         node = node_id(log_dir)
-        brokers.append(Broker(log_dir=log_dir, node=None if node is None else int(node)))
+        brokers.append(TargetBroker(log_dir=log_dir, node=None if node is None else int(node)))
     nodes = [broker.node for broker in brokers]
     if len(brokers) > 1 and (None in nodes or len(set(nodes)) < len(nodes)):
         raise UsageError(
@@ -49,8 +49,8 @@ def brokers_of(log_dirs: Sequence[Place]) -> list[Broker]:
 
 
 def placed(
-    planned: Sequence[PartitionExport], brokers: Sequence[Broker], *, copies: int
-) -> list[tuple[PartitionExport, list[Broker]]]:
+    planned: Sequence[PartitionExport], brokers: Sequence[TargetBroker], *, copies: int
+) -> list[tuple[PartitionExport, list[TargetBroker]]]:
     """Assigns round-robin, each partition to `copies` brokers; the first of them is its preferred leader."""
     if copies > len(brokers):
         raise UsageError(f"--replication-factor {copies}: there are {len(brokers)} log directories")
@@ -85,7 +85,7 @@ def new_topics(
     return topics
 
 
-def refuse_known_topics(brokers: Sequence[Broker], topics: Collection[str]) -> None:
+def refuse_known_topics(brokers: Sequence[TargetBroker], topics: Collection[str]) -> None:
     """A controller that finds a topic twice does not start."""
     for broker in brokers:
         file = bootstrap_file(broker.log_dir)
@@ -93,7 +93,7 @@ def refuse_known_topics(brokers: Sequence[Broker], topics: Collection[str]) -> N
             raise UsageError(f"{file} already has topic {topic}: an export ran here before; {ANEW}")
 
 
-def write_metadata(brokers: Sequence[Broker], topics: Sequence[NewTopic], *, producer_id_max: int) -> list[Place]:
+def write_metadata(brokers: Sequence[TargetBroker], topics: Sequence[NewTopic], *, producer_id_max: int) -> list[Place]:
     """Writes the snapshots with which the metadata of new brokers begins; all are the same. One written by an interrupted
     export stays."""
     blocks = (producer_id_max + PRODUCER_IDS_PER_BLOCK) // PRODUCER_IDS_PER_BLOCK

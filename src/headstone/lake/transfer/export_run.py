@@ -18,7 +18,7 @@ from headstone.lake.lake import Lake
 from headstone.lake.metastore.pins import pinned
 from headstone.lake.transfer.export import Exported, PartitionExport, export, plan_export
 from headstone.lake.transfer.export_cluster import (
-    Broker,
+    TargetBroker,
     new_topics,
     placed,
     refuse_known_topics,
@@ -33,7 +33,7 @@ from headstone.pipeline.progress import Board
 from headstone.storage.places import Place
 
 Tell = Callable[[str], None]
-Placed = Sequence[tuple[PartitionExport, Sequence[Broker]]]
+Placed = Sequence[tuple[PartitionExport, Sequence[TargetBroker]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class ExportEnded:
 
 
 def requested(
-    brokers: Sequence[Broker], topics: Sequence[str], *, topic_ids: Mapping[str, str], copies: int = COPIES,
+    brokers: Sequence[TargetBroker], topics: Sequence[str], *, topic_ids: Mapping[str, str], copies: int = COPIES,
     as_of_ms: int | None = None,
 ) -> ExportRequest:  # fmt: skip
     """`topics` empty: all."""
@@ -69,7 +69,7 @@ def planned_export(lake: Lake, request: ExportRequest) -> list[PartitionExport]:
     return plan_export(lake, topics, topic_ids=dict(request.topic_ids), as_of_ms=request.as_of_ms)
 
 
-def planned_row(planned: PartitionExport, brokers: Sequence[Broker]) -> dict[str, object]:
+def planned_row(planned: PartitionExport, brokers: Sequence[TargetBroker]) -> dict[str, object]:
     """What an export would write of a partition, and where."""
     return {
         "partition": str(planned.partition), "topic_id": planned.topic_id, "start_offset": planned.state.start_offset,
@@ -79,7 +79,7 @@ def planned_row(planned: PartitionExport, brokers: Sequence[Broker]) -> dict[str
 
 
 def run_export(
-    lake: Lake, request: ExportRequest, brokers: Sequence[Broker], engine: Engine, *, reader: str, clean: bool = False,
+    lake: Lake, request: ExportRequest, brokers: Sequence[TargetBroker], engine: Engine, *, reader: str, clean: bool = False,
     board: Board | None = None, tell: Tell = lambda text: None, stop: Stop = never,
 ) -> ExportEnded:  # fmt: skip
     """`clean`: as in `export_place`. Unfinished if it was stopped; the next run continues there."""
@@ -109,7 +109,9 @@ def _interrupted(request: ExportRequest, places: Sequence[ExportPlace]) -> Expor
     return plan if begun or plan.request.log_dirs != request.log_dirs else None
 
 
-def _begun(lake: Lake, request: ExportRequest, brokers: Sequence[Broker], places: Sequence[ExportPlace]) -> ExportPlan:
+def _begun(
+    lake: Lake, request: ExportRequest, brokers: Sequence[TargetBroker], places: Sequence[ExportPlace]
+) -> ExportPlan:
     moment_ms = lake.metastore.clock() if request.as_of_ms is None else request.as_of_ms
     planned = planned_export(lake, request)
     topics = {one.partition.topic for one in planned}
@@ -126,7 +128,9 @@ def _begun(lake: Lake, request: ExportRequest, brokers: Sequence[Broker], places
     return plan
 
 
-def _resume(lake: Lake, plan: ExportPlan, brokers: Sequence[Broker], places: Sequence[ExportPlace], tell: Tell) -> None:
+def _resume(
+    lake: Lake, plan: ExportPlan, brokers: Sequence[TargetBroker], places: Sequence[ExportPlace], tell: Tell
+) -> None:
     """Removes nothing before everything that is still to be written is known to exist."""
     where = placed(plan.partitions, brokers, copies=plan.request.copies)
     left: list[PartitionExport] = []
@@ -142,7 +146,7 @@ def _resume(lake: Lake, plan: ExportPlan, brokers: Sequence[Broker], places: Seq
 
 
 def _ended(
-    lake: Lake, plan: ExportPlan, brokers: Sequence[Broker], places: Sequence[ExportPlace], engine: Engine,
+    lake: Lake, plan: ExportPlan, brokers: Sequence[TargetBroker], places: Sequence[ExportPlace], engine: Engine,
     board: Board | None, tell: Tell, stop: Stop,
 ) -> ExportEnded:  # fmt: skip
     where = placed(plan.partitions, brokers, copies=plan.request.copies)
@@ -170,7 +174,7 @@ def _ended(
     return ExportEnded(exported=exported, metadata_snapshots=snapshots)
 
 
-def _own(where: Placed, broker: Broker) -> list[PartitionExport]:
+def _own(where: Placed, broker: TargetBroker) -> list[PartitionExport]:
     return [one for one, some in where if broker in some]
 
 

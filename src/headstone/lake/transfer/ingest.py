@@ -24,7 +24,7 @@ from headstone.lake.metastore.commits import Append, CommitRefused
 from headstone.lake.metastore.journal import SetBack
 from headstone.lake.metastore.leader_epochs import Epochs, note_leader_epochs
 from headstone.lake.topics import adopt, in_directories
-from headstone.lake.transfer.ingest_tasks import IngestWork, Share, ingest_object, objects_of, shares_of
+from headstone.lake.transfer.ingest_tasks import IngestWork, LogShare, ingest_object, objects_of, shares_of
 from headstone.log import checkpoints
 from headstone.log.directory import METADATA_TOPIC, PartitionDir
 from headstone.log.topic_partition import TopicPartition
@@ -100,7 +100,7 @@ def ingest_each(
     are ingested. Without an engine, threads of this process do it. The lake takes the log start of the first log. Later ones do
     not move it: a shorter log must not take away what is there."""
     settings, engine = settings or LogIngestSettings(), engine or InProcess(NEAR_THREADS)
-    run = _Run(lake, clock, tell, board)
+    run = _IngestRun(lake, clock, tell, board)
     wanted = run.adopt([directory for directory in directories if directory.topic != METADATA_TOPIC], settings.policy)
     run.look_at(wanted, survey_each(wanted, engine))
     objects = deque(run.objects(settings.object_bytes))
@@ -156,7 +156,7 @@ def _as_found(directory: PartitionDir, survey: PartitionSurvey, log: tuple[int, 
     return source
 
 
-class _Run:
+class _IngestRun:
     """What was committed so far, by partition, and the errors."""
 
     def __init__(self, lake: Lake, clock: Callable[[], int], tell: Tell, board: Board | None) -> None:
@@ -166,7 +166,7 @@ class _Run:
         self.appended = 0
         self.expected = 0
         """Number of objects."""
-        self._alone: list[tuple[Share, ...]] = []
+        self._alone: list[tuple[LogShare, ...]] = []
         self._errors: dict[TopicPartition, Exception] = {}
 
     def adopt(self, directories: Sequence[PartitionDir], policy: str | None) -> list[PartitionDir]:
@@ -197,7 +197,7 @@ class _Run:
             end = logs[name][1]
             self.added[name] = Ingested(partition=name, start=end, end=end, records=0, bytes=0)
 
-    def objects(self, object_bytes: int) -> list[tuple[Share, ...]]:
+    def objects(self, object_bytes: int) -> list[tuple[LogShare, ...]]:
         """The shares for each object."""
         shares = {
             name: list(shares_of(name, source.survey, source.end, object_bytes))
@@ -207,17 +207,17 @@ class _Run:
             self._note_epochs(name)
         return self._expect(list(objects_of(shares, object_bytes)))
 
-    def _expect(self, objects: list[tuple[Share, ...]]) -> list[tuple[Share, ...]]:
+    def _expect(self, objects: list[tuple[LogShare, ...]]) -> list[tuple[LogShare, ...]]:
         self.expected += len(objects)
         if self._board is not None:
             self._board.expect(sum(share.size for some in objects for share in some))
         return objects
 
-    def follows(self, shares: Sequence[Share]) -> bool:
+    def follows(self, shares: Sequence[LogShare]) -> bool:
         """Whether nothing is missing before these; otherwise they can't be appended."""
         return self._errors.keys().isdisjoint(share.topic_partition for share in shares)
 
-    def alone(self) -> list[tuple[Share, ...]]:
+    def alone(self) -> list[tuple[LogShare, ...]]:
         """Shares of objects that failed as a whole, each for an object of its own: most of them are not the cause."""
         shares, self._alone = self._alone, []
         return self._expect(shares)
@@ -262,7 +262,7 @@ class _Run:
         else:
             self._errors[work.shares[0].topic_partition] = error
 
-    def _refusal(self, uploaded: Stored, shares: Sequence[Share]) -> Exception | None:
+    def _refusal(self, uploaded: Stored, shares: Sequence[LogShare]) -> Exception | None:
         """None: appended. A metastore that was set back in time is not a partition's own error, and ends the run."""
         try:
             self._append(uploaded, shares)
@@ -301,7 +301,7 @@ class _Run:
         """As in the log directory. Epochs that begin above what the lake has so far do no harm."""
         note_leader_epochs(self._lake.metastore, topic_partition, self._sources[topic_partition].epochs)
 
-    def _append(self, uploaded: Stored, shares: Sequence[Share]) -> None:
+    def _append(self, uploaded: Stored, shares: Sequence[LogShare]) -> None:
         by_partition: dict[TopicPartition, list[Extent]] = {share.topic_partition: [] for share in shares}
         for part in uploaded.ranges:
             by_partition[TopicPartition(part.topic, part.partition)].append(part.extent)

@@ -33,7 +33,7 @@ NO_LIMIT = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class LogShare:
     """What one task takes of a partition's log: [span.start, span.end), and only those chunks of its segments."""
 
     topic_partition: TopicPartition
@@ -53,13 +53,13 @@ class IngestWork:
     lake_id: str
     object_id: str
     hash_key: HashKey
-    shares: tuple[Share, ...]
+    shares: tuple[LogShare, ...]
     extent_bytes: int
 
 
 def shares_of(
     topic_partition: TopicPartition, survey: PartitionSurvey, start: int, share_bytes: int
-) -> Iterator[Share]:
+) -> Iterator[LogShare]:
     """Shares that tile [start, LSO), of about equal sizes below `share_bytes` as far as chunks allow; none if it is empty.
 
     Chunks wholly below the log start are skipped, so the first share reaches beyond it."""
@@ -81,18 +81,20 @@ def shares_of(
         size += _size(chunk)
         border = int(chunk.cuts[-1]["offset"])
         if size >= wanted and start < border < end:
-            yield Share(topic_partition=topic_partition, span=Span(start, border), segments=_joined(taken))
+            yield LogShare(topic_partition=topic_partition, span=Span(start, border), segments=_joined(taken))
             taken, size, start = [], 0, border
-    yield Share(
+    yield LogShare(
         topic_partition=topic_partition, span=Span(start, end), segments=_joined([*taken, *chunks[-1:]])
     )  # fmt: skip
 
 
-def objects_of(shares: Mapping[TopicPartition, Sequence[Share]], object_bytes: int) -> Iterator[tuple[Share, ...]]:
+def objects_of(
+    shares: Mapping[TopicPartition, Sequence[LogShare]], object_bytes: int
+) -> Iterator[tuple[LogShare, ...]]:
     """The shares for each object: one of a large partition, or many small partitions as a whole.
 
     An unreadable share fails its object; the caller then tries the others in it again, each alone."""
-    together: list[Share] = []
+    together: list[LogShare] = []
     size = 0
     for topic_partition in sorted(shares):
         if len(shares[topic_partition]) > 1:
@@ -178,7 +180,7 @@ def _add(writer: ObjectWriter, part: _Part, hash_key: HashKey) -> None:
     )  # fmt: skip
 
 
-def _parts(share: Share, extent_bytes: int, meter: Meter) -> Iterator[_Part]:
+def _parts(share: LogShare, extent_bytes: int, meter: Meter) -> Iterator[_Part]:
     """Extents that tile the share's span; the last one reaches its end, wherever its last record is."""
     topic_partition, (looked_at, end) = share.topic_partition, share.span
     rewriter, reader = Rewriter(now_ms=0, plain_below=NO_LIMIT), PieceReader(may_grow=True)
@@ -200,7 +202,7 @@ def _parts(share: Share, extent_bytes: int, meter: Meter) -> Iterator[_Part]:
         yield part
 
 
-def _taken(share: Share, piece: Piece, rewriter: Rewriter) -> _Taken:
+def _taken(share: LogShare, piece: Piece, rewriter: Rewriter) -> _Taken:
     """What consumers may read of the share's span."""
     start, end = share.span
     batches, roles = piece.chunk.batches, piece.roles

@@ -44,7 +44,7 @@ def offsets_between(starts: Mapping[TopicPartition, int], ends: Ends) -> int:
     return sum(max(0, end - starts.get(partition, 0)) for partition, end in ends.items())
 
 
-class Followed:
+class FollowedTopics:
     """Topics while a run appends to them: where the lake's logs end according to its own appends.
 
     The lake is asked again, and has to agree. If another writer appended to a log, or it was dropped and created again, the end

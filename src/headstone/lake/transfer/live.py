@@ -14,7 +14,7 @@ from headstone.lake.lake import Lake
 from headstone.lake.metastore.leader_epochs import Epochs, note_leader_epochs
 from headstone.lake.metastore.scheduling import POLICY, POLICY_UNKNOWN
 from headstone.lake.topics import Tell, TopicFacts, adopt
-from headstone.lake.transfer.landing import Followed, offsets_between
+from headstone.lake.transfer.landing import FollowedTopics, offsets_between
 from headstone.log.listing import RecordEntry
 from headstone.log.topic_partition import TopicPartition
 from headstone.retention.settings import IF_SET, IN_FORCE, names_copied
@@ -49,7 +49,7 @@ class LiveTopic(Protocol):
         """Names of those that were set for the topic itself."""
 
 
-class LiveCluster(Protocol):
+class SourceCluster(Protocol):
     """Every question is answered, or ends with Unfinished, which says where and why."""
 
     def describe(self, names: Sequence[str]) -> Mapping[str, LiveTopic]:
@@ -82,7 +82,7 @@ class LiveCluster(Protocol):
         """For a group without members."""
 
 
-def facts_of(cluster: LiveCluster, topics: Sequence[str]) -> dict[str, TopicFacts]:
+def facts_of(cluster: SourceCluster, topics: Sequence[str]) -> dict[str, TopicFacts]:
     """UsageError if a topic does not exist in the cluster."""
     described = cluster.describe(topics)
     missing = sorted(set(topics) - set(described))
@@ -134,13 +134,13 @@ def offsets_to_come(lake: Lake, facts: Mapping[str, TopicFacts]) -> int:
         for number, start in enumerate(live.starts)
     }
     ends = {TopicPartition(topic, number): end for topic, live in facts.items() for number, end in enumerate(live.ends)}
-    return offsets_between(Followed(lake, starts).unread(), ends)
+    return offsets_between(FollowedTopics(lake, starts).unread(), ends)
 
 
 class ReadTopics:
     """Topics of a cluster while they are read; `ids` are those of the topics that were described."""
 
-    def __init__(self, lake: Lake, cluster: LiveCluster, ids: Mapping[str, str | None]) -> None:
+    def __init__(self, lake: Lake, cluster: SourceCluster, ids: Mapping[str, str | None]) -> None:
         self._lake, self._cluster, self._ids = lake, cluster, ids
         self._newest: dict[TopicPartition, int] = {}
 
@@ -161,7 +161,7 @@ class ReadTopics:
         ]
 
 
-def expect_ids(cluster: LiveCluster, ids: Mapping[str, str | None]) -> None:
+def expect_ids(cluster: SourceCluster, ids: Mapping[str, str | None]) -> None:
     """Everything read under these names since they were described is of these topics: an id is never reused."""
     for topic, now in cluster.topic_ids(sorted(ids)).items():
         if now != ids[topic]:

@@ -28,11 +28,11 @@ from headstone.lake.metastore.commits import Partition, no_topic
 from headstone.lake.metastore.pins import pinned
 from headstone.lake.metastore.scheduling import POLICY, POLICY_UNKNOWN, not_compacted
 from headstone.lake.transfer.group_offsets import GROUPS, committed_in
-from headstone.lake.transfer.live import LiveCluster, LiveTopic
+from headstone.lake.transfer.live import LiveTopic, SourceCluster
 from headstone.lake.transfer.offset_map import OffsetMap, read_map
 from headstone.lake.transfer.offset_runs import GrowingRuns, Runs
 from headstone.lake.transfer.reading import records, records_in, snapshots
-from headstone.lake.transfer.restore_request import Means, RestoreRequest
+from headstone.lake.transfer.restore_request import RestoreMeans, RestoreRequest
 from headstone.lake.transfer.restored_contents import Contents, compared, digest_of
 from headstone.log.listing import RecordEntry
 from headstone.log.shown import shown_bytes
@@ -69,7 +69,7 @@ class RestoreWork:
     store: Store
     extents: tuple[Extent, ...]
     start_offset: int
-    cluster: LiveCluster
+    cluster: SourceCluster
     base: int
     """Where the target ended before its first record came."""
     verify: bool
@@ -88,7 +88,7 @@ class PartitionRestored:
 
 
 def restore(
-    lake: Lake, request: RestoreRequest, cluster: LiveCluster, means: Means, *, tell: Tell = lambda text: None
+    lake: Lake, request: RestoreRequest, cluster: SourceCluster, means: RestoreMeans, *, tell: Tell = lambda text: None
 ) -> tuple[list[Restored], OffsetMap]:
     """Creates a missing topic with the lake's number of partitions. The returned offset map is finished only if one was
     requested."""
@@ -160,7 +160,7 @@ def _refuse_changed(begun: OffsetMap, states: Mapping[TopicPartition, Partition]
 
 
 def _run(
-    works: Sequence[RestoreWork], means: Means, begun: OffsetMap, map_file: Path | None
+    works: Sequence[RestoreWork], means: RestoreMeans, begun: OffsetMap, map_file: Path | None
 ) -> list[PartitionRestored]:
     if means.board is not None:
         means.board.expect(sum(extent.length for work in works for extent in work.extents))
@@ -184,7 +184,7 @@ def _run(
 
 
 def _made_or_found(
-    cluster: LiveCluster, topic: str, partitions: int, settings: Mapping[str, object], copies: int
+    cluster: SourceCluster, topic: str, partitions: int, settings: Mapping[str, object], copies: int
 ) -> LiveTopic:
     live = cluster.describe([topic]).get(topic)
     if live is None:
@@ -298,7 +298,7 @@ def _noted(work: RestoreWork, sent: Contents, runs: GrowingRuns | None, meter: M
 
 def translate_group(
     lake: Lake,
-    cluster: LiveCluster,
+    cluster: SourceCluster,
     group: str,
     offsets: OffsetMap,
     *,

@@ -40,7 +40,7 @@ class RestoreRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Means:
+class RestoreMeans:
     """What a restore works with."""
 
     engine: Engine

@@ -10,9 +10,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from headstone.lake.lake import Lake
-from headstone.lake.transfer.live import LiveCluster
+from headstone.lake.transfer.live import SourceCluster
 from headstone.lake.transfer.restore import Restored, finished_map, restore, translate_group
-from headstone.lake.transfer.restore_request import Means, RestoreRequest
+from headstone.lake.transfer.restore_request import RestoreMeans, RestoreRequest
 from headstone.log.topic_partition import partition_row
 
 Tell = Callable[[str], None]
@@ -27,7 +27,8 @@ class RestoreRun:
 
 
 def run_restore(
-    lake: Lake, request: RestoreRequest, cluster: LiveCluster, means: AbstractContextManager[Means], *, tell: Tell, warn: Tell
+    lake: Lake, request: RestoreRequest, cluster: SourceCluster, means: AbstractContextManager[RestoreMeans], *,
+    tell: Tell, warn: Tell,
 ) -> RestoreRun:  # fmt: skip
     """`means`: entered only if there is anything to restore."""
     done = list[Restored]()
