@@ -213,7 +213,7 @@ from headstone.api.stopping import run_heard
 from headstone.cluster.connection import Connection, Host, wire_settings
 from headstone.cluster.wire import BrokerConnection
 from headstone.guard.ledger.journal import Journal
-from headstone.guard.loop.rounds import Settings
+from headstone.guard.loop.rounds import GuardSettings
 from headstone.guard.loop.watcher import Watcher
 from tests.guard.world import CLUSTER_ID, ClusterTwin
 from pathlib import Path
@@ -228,7 +228,7 @@ def look(topics):
 
 def work():
     with Journal.open(Path(sys.argv[1]), cluster_id=CLUSTER_ID) as journal:
-        watcher = Watcher(Settings(name="a"), admin=twin, look=look, journal=journal, clock=twin.clock, readings=None)
+        watcher = Watcher(GuardSettings(name="a"), admin=twin, look=look, journal=journal, clock=twin.clock, readings=None)
         guard_watch._run(watcher, print)
     return 0
 

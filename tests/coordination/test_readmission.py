@@ -107,7 +107,8 @@ def test_a_replica_that_is_back_leaves_copies_afresh_is_read_and_gets_its_place_
     cluster = toy()
     assert cluster.run() == ReadmissionDone()
     assert cluster.done == [
-        "RemoveReplica", "Note", "Wait", "HoldTopic", "Throttle", "Add", "Wait", "Read", "Note", "Reorder", "Elect", "ReadmissionDone",
+        "RemoveReplica", "Note", "Wait", "HoldTopic", "Throttle", "Add", "Wait", "Read", "Note", "Reorder", "Elect",
+        "ReadmissionDone",
     ]  # fmt: skip
     assert (cluster.now.replicas, cluster.now.leader) == ((3, 1, 2), 3)
 
