@@ -232,6 +232,7 @@ def test_nobody_is_expelled_from_a_topic_that_is_not_compacted_any_more() -> Non
     for later_ms, compacted in ((1, False), (2, True), (3, False)):
         decision = watch.sees(wrong(BACK_MS), at_ms=BACK_MS + later_ms, compacted=compacted)
         assert expelled(decision) == ([3] if compacted else [])
+        assert later_ms > 1 or decision.memory.away[0].order == ()
 
 
 def test_an_expulsion_is_not_taken_back_while_its_reassignment_runs() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -146,12 +147,12 @@ def test_an_abort_that_begins_earlier_than_elsewhere_has_taken_another_transacti
     assert not Decisions([early, right, facts("z", aborted=((1, 9),))]).began_too_early("x", 0)
 
 
-def with_value(root: Path, value: bytes | None) -> Path:
-    """A log directory of three records; the second has this value."""
+def with_value(root: Path, value: bytes | None, **more: Any) -> Path:
+    """A log directory of three records; the second has this value, and headers if they are given."""
     history = History()
     history.append("N[a] N[b] N[c] | N[z]")
     first, second, third = history.segments[0].batches
-    changed = replace(second, records=(replace(second.records[0], value=value),), raw=None)
+    changed = replace(second, records=(replace(second.records[0], value=value, **more),), raw=None)
     history.segments[0] = replace(history.segments[0], batches=(first, changed, third))
     history.write_partition(root, NAME)
     return root
@@ -165,6 +166,15 @@ def test_another_value_is_found(other: bytes | None, tmp_path: Path) -> None:
 
 def test_a_tombstone_is_not_an_empty_value(tmp_path: Path) -> None:
     roots = [with_value(tmp_path / "1", None), with_value(tmp_path / "2", b"")]
+    assert {(kind, key) for kind, _, key in findings(audited(roots))} == {(OTHER, b"b")}
+
+
+def test_a_value_is_not_the_header_that_has_its_bytes(tmp_path: Path) -> None:
+    """In a record they lie side by side: a count, a length, `k`, no value; and then no header."""
+    roots = [
+        with_value(tmp_path / "1", b"", headers=(("k", b""),)),
+        with_value(tmp_path / "2", b"\x02\x02k"),
+    ]
     assert {(kind, key) for kind, _, key in findings(audited(roots))} == {(OTHER, b"b")}
 
 

@@ -375,6 +375,18 @@ def test_a_topic_that_is_no_longer_compacted_while_somebody_is_away_is_not_forgo
     assert states(after(twin, guard, 1_000)) == [State.FINE]
 
 
+def test_who_is_away_for_longer_than_a_purge_is_not_forgotten_with_the_policy(journal: Journal) -> None:
+    twin = ClusterTwin()
+    guard = watcher(twin, journal)
+    guard.round()
+    twin.stop(3)
+    after(twin, guard, 1_000)
+    twin.topics["orders"].policy = "delete"
+    after(twin, guard, 1_000)
+    assert "orders" in after(twin, guard, PURGE_MS).statuses
+    assert "orders" in after(twin, guard, 1_000).statuses
+
+
 class EditedTwin(ClusterTwin):
     """Somebody sets an override just after a look at which a hold is due."""
 

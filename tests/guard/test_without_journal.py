@@ -101,7 +101,7 @@ def test_what_must_be_held_is_held_without_the_journal_and_released_as_it_was_fo
             for line in said
         )
         twin.start(3)
-        for _ in range(3):
+        for _ in range(8):
             tried(twin, guard, HOUR_MS)
         assert len(twin.changes) == 1, "a release waits until it can be written down"
     assert journal.changes() == []
