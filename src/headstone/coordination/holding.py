@@ -35,14 +35,15 @@ from headstone.coordination.guard_values import (
 from headstone.coordination.hold_states import Reason, asked_by_default, move
 
 
-def with_found(memory: Memory, present: Configs) -> Memory:
-    """Somebody may have changed an override since the look: the values just before the hold are what is restored."""
+def found_before(memory: Memory, present: Configs) -> Configs:
+    """The overrides to restore after the hold; `present` was read just before it is set, for somebody may have changed an
+    override since the look. A value that is the hold's own comes from an earlier call whose answer was lost: then the value
+    that was found before that call counts."""
     hold = memory.hold
     if hold is None or hold.seen_ms is not None:
-        return memory
+        return present if hold is None else hold.found
     held, previous = dict(HOLD), dict(hold.found)
-    actual = tuple((name, previous.get(name) if value == held[name] else value) for name, value in present)
-    return replace(memory, hold=replace(hold, found=actual))
+    return tuple((name, previous.get(name) if value == held[name] else value) for name, value in present)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,6 +29,7 @@ from headstone.coordination.guard_values import (
 )
 from headstone.coordination.guarding import decide
 from headstone.coordination.hold_states import ENDED, state_of
+from headstone.coordination.holding import found_before
 from headstone.errors import Unfinished
 from headstone.guard.acting.evidence import evidence
 from headstone.guard.acting.outcomes import ActionOutcome, Done
@@ -90,7 +91,7 @@ class Unwritten:
         topic, memory, now_ms = action.topic, decision.memory, self._clock()
         try:
             refuse_another(self._admin, topic, memory.topic_id)
-            previous = _found(memory, own_values(self._admin, Resource(topic=topic), [name for name, _ in HOLD]))
+            previous = found_before(memory, own_values(self._admin, Resource(topic=topic), [name for name, _ in HOLD]))
             self._admin.alter_topic(topic, dict(action.configs), repeatable=True)
         except (NoAnswer, MayHaveArrived) as error:
             return ActionOutcome(why=str(error), unanswered=True)
@@ -131,15 +132,6 @@ class Unwritten:
         hold = self._decided[topic].memory.hold
         assert hold is not None
         return hold
-
-
-def _found(memory: Memory, old: Configs) -> Configs:
-    """The values just before the hold. Where a value is the hold's own, an earlier call set it and its answer was lost: then
-    the value that was found before that call counts."""
-    if memory.hold is None or memory.hold.seen_ms is not None:
-        return old if memory.hold is None else memory.hold.found
-    held, previous = dict(HOLD), dict(memory.hold.found)
-    return tuple((name, previous.get(name) if value == held[name] else value) for name, value in old)
 
 
 def _remark(topic: str, previous: Configs) -> str:

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from headstone.coordination.guard_values import Configs, Memory, TopicSeen, Verdict
 from headstone.coordination.guarding import REREAD_MS
-from headstone.coordination.holding import with_found
+from headstone.coordination.holding import found_before
 from headstone.errors import HeadstoneError
 from headstone.guard.ledger.journal import Journal
 from headstone.guard.ledger.journal_values import RememberedTopic, ReplicaReading
@@ -44,15 +44,15 @@ class Recollection:
             return memories.get(topic, Memory())
 
     def note_found(self, topic: str, present: Configs) -> Configs:
-        """Call just before the topic is held: `present` is on disk when it returns. Returns what to restore when the hold is
-        over."""
+        """Called just before the topic is held, and on the disk when it returns: what to restore after the hold."""
         memory = self.memory(topic)
-        corrected = with_found(memory, present)
-        if corrected != memory:
+        previous = found_before(memory, present)
+        if memory.hold is not None and memory.hold.found != previous:
+            corrected = replace(memory, hold=replace(memory.hold, found=previous))
             self._journal.remember(topic, corrected)
             self._newest[topic] = corrected
             self._written.pop(topic, None)
-        return present if corrected.hold is None else corrected.hold.found
+        return previous
 
     def forget(self) -> None:
         self._newest.clear()
