@@ -340,3 +340,19 @@ def test_a_replica_that_misses_nothing_is_written_when_something_happens_to_it(j
     memories.append((recollection.memory("orders").away, journal.memory("orders").away))
     first, second = replace(AWAY, excused_ms=10), replace(AWAY, excused_ms=20)
     assert memories == [((first,), (first,)), ((second,), (first,)), ((late,), (late,))]
+
+
+def test_a_temporary_change_that_was_changed_since_it_was_planned_is_not_forgotten(journal: Journal) -> None:
+    """A person's plan is older than what a guard has done meanwhile: what it found must still be put back."""
+    keep_change(journal, TemporaryChange(broker=2, old=(("rate", None),), new=(("rate", "7"),), began_ms=1))
+    (planned,) = temporary_changes(journal)
+    forget_change(journal, planned)
+    keep_change(journal, TemporaryChange(broker=3, old=(("rate", "1"),), new=(("rate", "7"),), began_ms=2))
+    (other,) = temporary_changes(journal)
+    assert other.number == planned.number
+    forget_change(journal, planned)
+    assert temporary_changes(journal) == [other]
+    forget_change(journal, replace(other, new=(("rate", "8"),)))
+    assert temporary_changes(journal) == [other]
+    forget_change(journal, other)
+    assert temporary_changes(journal) == []

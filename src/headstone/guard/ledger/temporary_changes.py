@@ -236,7 +236,10 @@ def is_gone(admin: Admin, temporary: TemporaryChange) -> bool:
 
 
 def forget_change(journal: Journal, temporary: TemporaryChange) -> None:
-    """Drops the change from the journal without restoring anything."""
+    """Drops the change from the journal without restoring anything. One that is not as `temporary` says any more stays: it was
+    changed again, or another one has its number, and its old value must not be lost."""
+    if temporary not in _open_changes(journal):
+        return
     with journal.transaction() as connection:
         connection.execute("DELETE FROM temporary_changes WHERE number = ?", (temporary.number,))
 
